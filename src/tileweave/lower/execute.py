@@ -28,7 +28,7 @@ from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, Tensor, TensorType
 from tileweave.graph.ops.monoids import combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
-from tileweave.lower.programs import TEIR_DTYPES, View, in_order, kind_of, lowering, program, whole_program
+from tileweave.lower.programs import MOVED, View, in_order, kind_of, lowering, program, whole_program
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy
 
@@ -322,7 +322,7 @@ def _compiled(
 def copy(out: Array, source: Array, *, threads: int = 1) -> None:
     """``out[...] = source`` for arrays of one shape; large rearrangements run as compiled TEIR copies."""
     plain = source.flags.c_contiguous and out.flags.c_contiguous
-    if plain or out.size < COPIED or out.dtype != source.dtype or out.dtype not in TEIR_DTYPES:
+    if plain or out.size < COPIED or out.dtype != source.dtype or out.dtype not in MOVED:
         out[...] = source
         return
     source = regular(source)

@@ -42,11 +42,15 @@ from tileweave.teir.ir.program import TensorSpec
 Array = np.ndarray[Any, Any]
 
 LONGEST_SUM = 1 << 16
-"""Sums and products of more elements than this are NumPy's, whose order keeps the rounding smaller."""
+"""Sums of more elements than this are formed in FP64; sums of FP64, and products, are NumPy's, whose order keeps the
+rounding smaller."""
 LONG_CONTRACTION = 1 << 18
 """Contractions that sum more products than this in FP32 do so in pieces, whose sums are added in FP64."""
 TEIR_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int32", "int64")))
 _NARROW = frozenset((np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)))
+"""Computed in FP32 and rounded at each step, as NumPy does."""
+MOVED = TEIR_DTYPES | _NARROW | {np.dtype(bool)}
+"""Element types that compiled code rearranges."""
 _FLOATS = frozenset(map(np.dtype, ("float32", "float64")))
 Chain = tuple[tuple[str, tuple[int, ...], str], ...]
 _CONTRACTION = "Contraction"
@@ -134,7 +138,7 @@ def lowering(operation: Operation, stage: str) -> str:
             return "windows" if dtype in TEIR_DTYPES else ""
         if len(operation.inputs) > 1:
             return "contraction"
-        return "copy" if dtype in TEIR_DTYPES and _is_permutation(operation) else ""
+        return "copy" if _is_permutation(operation) else ""
     if operation.operator == "reshape":
         return "reshape" if _rearranges(operation) else ""
     if operation.operator in ("rows", "attention"):
@@ -183,19 +187,26 @@ def _factors(one: Sequence[int], other: Sequence[int]) -> list[int]:
 def _rearranges(operation: Operation) -> bool:
     """Whether a reshape is a copy by strides, and large enough for one to pay."""
     x, out = operation.inputs[0][1], operation.output_types["out"]
-    return x.dtype in TEIR_DTYPES and x.type.box.size >= ELEMENTS and bool(_factors(x.shape, out.shape))
+    return x.dtype in MOVED and x.type.box.size >= ELEMENTS and bool(_factors(x.shape, out.shape))
 
 
 def _reduces(operation: Operation) -> bool:
-    x, out = operation.input("x"), operation.output_types["out"]
-    length = prod(x.shape[k] for k in operation.parameter("axes"))
-    short = length <= LONGEST_SUM or operation.operator in ("max", "min")
-    return x.dtype == out.dtype and out.dtype in _FLOATS and short
+    x, out = operation.input("x").dtype, operation.output_types["out"].dtype
+    if x.kind == "i" and out.kind == "i":
+        return {x, out} <= TEIR_DTYPES and x.itemsize <= out.itemsize
+    known = x == out and out in TEIR_DTYPES | _NARROW
+    return known and (not _is_long_sum(operation) or (operation.operator == "sum" and out.itemsize < 8))
+
+
+def _is_long_sum(operation: Operation) -> bool:
+    """Whether so many numbers are added or multiplied that FP32, or FP64, would round too often."""
+    length = prod(operation.input("x").shape[k] for k in operation.parameter("axes"))
+    return length > LONGEST_SUM and operation.operator not in ("max", "min")
 
 
 def _type_name(dtype: np.dtype[Any]) -> str:
     """TEIR's name of an element type; a bool is 1 or 0 of INT8. Empty where chains have no code for it."""
-    return _TRUTH if dtype == np.bool_ else dtype_name(dtype) if dtype in TEIR_DTYPES else ""
+    return _TRUTH if dtype == np.bool_ else dtype_name(dtype) if dtype in TEIR_DTYPES | _NARROW else ""
 
 
 def _chain(operation: Operation) -> Chain:
@@ -307,7 +318,7 @@ def _step(lowering: str, dtypes: tuple[str, ...]) -> str:
         return ""
     source, made = dtypes[0], dtypes[-1]
     if lowering == "Cast":  # NumPy says otherwise what a float is as an integer, and what is true
-        return "" if made == _TRUTH or (is_float(source) and not is_float(made)) else lowering
+        return "" if made == _TRUTH != source or (is_float(source) and not is_float(made)) else lowering
     if _TRUTH in dtypes[:-1] and lowering not in _OF_TRUTHS:
         return ""
     spec = teir.operation(lowering)
@@ -329,7 +340,9 @@ def program(operation: Operation, stage: str, views: Mapping[str, View], out: Vi
     if family == "reduction":
         letters = "".join(chr(ord("a") + k) for k in range(len(values[0].shape)))
         kept = "".join(letter for k, letter in enumerate(letters) if k not in operation.parameter("axes"))
-        return emit_reduction(_MONOIDS[operator_of(operation).lowering], values[0], made, f"{letters}->{kept}")
+        wide = "FP64" if is_float(made.dtype) and _is_long_sum(operation) else None
+        monoid = _MONOIDS[operator_of(operation).lowering]
+        return emit_reduction(monoid, values[0], made, f"{letters}->{kept}", wide=wide)
     if family == "group":
         return _emit_rows(operation, list(views.values()), out)
     if family == "attention":
