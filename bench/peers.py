@@ -99,6 +99,7 @@ def einsum_peers(equation: str, arrays: Sequence[Array], threads: int) -> tuple[
         tensors = [torch_array(torch, array) for array in arrays]
         candidates["torch"] = lambda: torch.einsum(equation, *tensors)
     if jax is not None:
+        jax.config.update("jax_enable_x64", True)  # else it would compute FP64 in FP32
         given = [jax.numpy.asarray(array) for array in arrays]
         jitted = jax.jit(lambda *values: jax.numpy.einsum(equation, *values))
         candidates["jax"] = lambda: jitted(*given).block_until_ready()

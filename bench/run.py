@@ -4,8 +4,9 @@
 
 Shapes come from a seeded generator, so that nobody tuned for them; without ``--seed`` it is another one in each run,
 and every row says which. Arrays are bound by name in each call. Peers run as their users write them: NumPy, eager
-torch on the same memory, JAX as one jitted function; torch and JAX where they are installed. ``error`` is the largest
-difference from NumPy in float64, relative to the largest value.
+torch on the same memory, JAX as one jitted function; torch and JAX where they are installed. With one thread, times
+are seconds of the process, which other processes disturb less. ``error`` is the largest difference from NumPy in
+float64, relative to the largest value.
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ def row(name: str, rng: np.random.Generator, threads: int, rounds: int) -> dict[
         given = [jax.numpy.asarray(array) for array in arrays]
         jitted = jax.jit(lambda *values: pure(jax, *values))
         candidates["jax"] = lambda: jitted(*given).block_until_ready()
-    times = interleaved(candidates, rounds)
+    times = interleaved(candidates, rounds, clock=time.process_time if threads == 1 else time.perf_counter)
     kernels = [f"{step.name}: {step.kernel}" for step in plan.steps if step.stage != "store"]
     return {
         "case": name,

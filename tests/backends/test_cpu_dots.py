@@ -21,11 +21,11 @@ def surrounded(draw, shape, dtype):
 
 EQUATIONS = [
     *("ij,j->i", "ik,jk->ij", "ik,jk->ji", "bij,bj->bi", "bik,bjk->bij", "iak,jak->ij", "bij,bjk->bik"),
-    *("ki,jk->ij", "ki,jk->ji", "bki,bjk->bij"),
+    *("ki,jk->ij", "ki,jk->ji", "bki,bjk->bij", "k,kj->j", "bk,bkj->bj", "k,kj->j"),
 ]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(80))
 def test_dot_products_of_any_extents_are_those_of_numpy(seed):
     draw = np.random.default_rng(seed)
     equation = EQUATIONS[seed % len(EQUATIONS)]
@@ -52,6 +52,8 @@ def test_a_layer_of_few_rows_adds_its_bias_and_clips(rows):
     wanted = np.maximum(x @ w.T + b, 0)
     assert np.array_equal(tw.run(tw.relu(tg.linear(tw.source(x), tw.source(w.T), tw.source(b)))), wanted)
     assert np.array_equal(tw.run(tw.relu(tg.linear(tw.source(x), tw.source(w).T, tw.source(b)))), wanted)
+    turned = np.ascontiguousarray(w.T)
+    assert np.array_equal(tw.run(tw.relu(tg.linear(tw.source(x), tw.source(turned), tw.source(b)))), wanted)
 
 
 def test_a_matrix_that_meets_one_vector_is_read_where_it_lies():

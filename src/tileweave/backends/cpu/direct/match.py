@@ -161,7 +161,9 @@ def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolu
 
 def _windowed(op: Op, x: int) -> bool:
     """Whether the windows of a convolution overlap, or each channel has filters of its own."""
-    each = not any(mode.strides[2] and not mode.strides[x] for mode in op.modes if mode.extent > 1)
+    modes = [mode for mode in op.modes if mode.extent > 1]
+    each = not any(mode.strides[2] and not mode.strides[x] for mode in modes)
+    each = each and any(mode.strides[2] and mode.strides[1 - x] for mode in modes)  # else a vector times a matrix
     width = op.width_bytes
     return each or not injective(tuple(mode for mode in op.modes if mode.strides[x]), x, width)
 

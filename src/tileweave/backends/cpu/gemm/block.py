@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from operator import index
 
 from tileweave.backends.cpu.gemm.blocking import ProductBlocking, ReadFrom
-from tileweave.backends.cpu.gemm.dots import copied, emit_dots, working_bytes
+from tileweave.backends.cpu.gemm.dots import copied, emit_dots, emit_sweep, working_bytes
 from tileweave.backends.cpu.gemm.micro import Ahead, Edges, Start, Stores, Tile, emit_tile
 from tileweave.backends.cpu.gemm.panels import (
     LANE_BYTES,
@@ -81,14 +81,15 @@ class BlockWriter:
         self.start = start
         self.stage = staging_of(c, target) if op.init == () else None
         self.layout = memory_map(c, self.stage)
-        if c.b is ReadFrom.ALONG:
+        if c.untiled:
             self.layout = replace(self.layout, thread_bytes=working_bytes(c))
 
     def emit(self) -> None:
         """Add them."""
-        if self.cut.b is ReadFrom.ALONG:
+        if self.cut.untiled:
+            emit = emit_dots if self.cut.b is ReadFrom.ALONG else emit_sweep
             clips = self.op.relu is not None
-            emit_dots(self.module, self.target, f"{self.name}.block", self.cut, PARAMETERS, self.start, clips)
+            emit(self.module, self.target, f"{self.name}.block", self.cut, PARAMETERS, self.start, clips)
             return
         self.helpers()
         self.tiles()
@@ -97,7 +98,7 @@ class BlockWriter:
     def explain(self) -> str:
         """What is prefetched, and how the output is stored."""
         c = self.cut
-        if c.b is ReadFrom.ALONG:
+        if c.untiled:
             few = (
                 ""
                 if copied(c) is None

@@ -26,6 +26,7 @@ class ReadFrom(Enum):
     PACKED = "packed"
     SHARED = "packed once for all threads"
     ALONG = "read in place in vectors along what is summed"
+    SWEPT = "read in place, some whole rows at a time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class ProductBlocking:
         row_panels: row panels per chunk.
         column_panels: column panels per chunk.
         a: how the row operand is read.
-        b: how the vector operand is read; never `SHARED`. `ALONG`: by `dots`, with the row operand likewise.
+        b: how the vector operand is read; never `SHARED`. `ALONG` and `SWEPT`: by `dots`.
         keep_a: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed.
         transposed_panels: column panels that are transposed together in a buffer, vectors running along the operand's
             memory and not the output's; 0 where they run along the output's.
@@ -78,7 +79,12 @@ class ProductBlocking:
     @property
     def b_in_place(self) -> bool:
         """Whether the vector operand is read where it lies."""
-        return self.b is ReadFrom.IN_PLACE or self.b is ReadFrom.ALONG
+        return self.b is not ReadFrom.PACKED
+
+    @property
+    def untiled(self) -> bool:
+        """Whether it is computed by `dots`, without the tiles of `micro`."""
+        return self.b in (ReadFrom.ALONG, ReadFrom.SWEPT)
 
     @property
     def shared(self) -> bool:
@@ -203,7 +209,7 @@ def cut_like(c: ProductBlocking, other: ProductBlocking) -> ProductBlocking | No
 
     Every sum is formed in the blocks of K that it would have, in the same order. None where that code cannot serve.
     """
-    if ReadFrom.ALONG in (c.b, other.b):
+    if c.untiled or other.untiled:
         return None
     k, width, lanes = c.contracted, other.columns.width, other.columns.lanes
     theirs = other.contracted

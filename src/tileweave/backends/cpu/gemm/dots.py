@@ -2,7 +2,7 @@
 
 Vectors run along the summed axis of both operands, and their lanes are added at the end. So a matrix that meets one
 vector, or a few, is read once, where the tiles of `micro` would first transpose it. The few may lie otherwise: they are
-copied first.
+copied first. One row that meets a matrix dense along its columns is added up in the output, some of its rows at a time.
 
 Source: own.
 """
@@ -26,6 +26,9 @@ from tileweave.backends.cpu.target.target import Target
 _FEW_ROWS, _FEW_COLUMNS, _AT_ONCE = 16, 8, 6
 """Rows, or columns, that are few, and how many of them a tile has at most. 24 x 512 x 2048 takes 486 us so and 559 in
 packed panels, 16 x 100 x 1000 takes 47 and 39, 4 x 512 x 2048 takes 82 and 240."""
+_SWEEP = 8
+"""Rows of a matrix that a vector meets in one sweep, and vectors by which its columns are shared. 3499 x 885 takes 190
+us so and 293 in strips of 128 columns, whose lines the processor does not foresee."""
 _MANY = 64
 """Rows or columns for which the few that they meet are copied."""
 _SUMS = 8
@@ -46,6 +49,8 @@ def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlockin
     if summed.paired or not out.plain or lanes < 4 or len(rows.dims) > 1 or len(columns.dims) != 1:
         return None
     m, n = rows.total, columns.total
+    if m == 1 and columns.output_dense and columns.operand_dense:
+        return _cut_sweep(c, lanes, threads) if len(summed.dims) == 1 else None
     lie = [summed.dense(k, panels.element.width_bytes) for k, panels in enumerate((rows, columns))]
     if not lie[m <= _FEW_ROWS] or not (all(lie) or (len(summed.dims) == 1 and max(m, n) >= _MANY)):
         return None
@@ -82,8 +87,19 @@ def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlockin
     )
 
 
+def _cut_sweep(c: ProductBlocking, lanes: int, threads: int) -> ProductBlocking:
+    """A vector times a matrix that is dense along its rows: each thread takes some columns of it."""
+    wide = replace(c.columns, width=_SWEEP * lanes, lanes=lanes)
+    parts = threads if threads > 1 and c.flops > _PARALLEL_FLOPS and c.batches < 4 * threads else 1
+    panels = -(-wide.panels // parts)
+    a, b = ReadFrom.IN_PLACE, ReadFrom.SWEPT
+    return replace(c, columns=wide, kc=c.contracted.total, row_panels=1, column_panels=panels, a=a, b=b, keep_a=False)
+
+
 def copied(c: ProductBlocking) -> Panels | None:
     """The few rows, or the few columns, where they are copied first."""
+    if c.b is ReadFrom.SWEPT:
+        return None
     for k, panels in enumerate((c.rows, c.columns)):
         if not c.contracted.dense(k, panels.element.width_bytes):
             return panels
@@ -130,6 +146,68 @@ def emit_dots(
 
 def _nothing(_: object) -> None:
     return None
+
+
+def emit_sweep(
+    module: Module,
+    target: Target,
+    name: str,
+    c: ProductBlocking,
+    parameters: Sequence[tuple[str, str]],
+    start: bool,
+    clips: bool,
+) -> None:
+    """Add ``name``: a vector times some columns of a matrix, some of its rows at a time, added up in the output.
+
+    The arguments are those of `emit_dots`.
+    """
+    f = Function(module, name, parameters)
+    out, lanes = c.columns.sums, c.columns.lanes
+    sums = vector(out.memory, lanes)
+    (summed,), (dim,) = c.contracted.dims, c.columns.dims
+    first = f.mul("%v0", c.columns.width)
+    last = f.min(f.mul("%v1", c.columns.width), dim.extent)
+    whole = f.add(first, f.mul(f.div(f.sub(last, first), lanes), lanes))
+    rest = vectors.mask_below(f, str(f.sub(last, whole)), lanes)
+
+    def rows(k: Value, count: int) -> None:
+        """The sums with the products of so many rows."""
+        xs = []
+        for r in range(count):
+            place = f.at("%r", f.mul(f.add(k, r), summed.strides[0]))
+            x = convert(
+                f, target, f.load(c.rows.element.memory, place, c.rows.element.width_bytes), c.rows.element, out
+            )
+            xs.append(vectors.broadcast(f, out.memory, lanes, x))
+        lines = [f.at("%v", f.mul(f.add(k, r), summed.strides[1])) for r in range(count)]
+        begins = f.both("%init", f.compare("eq", k, 0))
+        ends = f.both("%relu", f.compare("eq", f.add(k, count), summed.extent))
+
+        def one(column: Value, mask: str | None) -> None:
+            place = f.at("%out", f.mul(column, out.width_bytes))
+
+            def begun() -> list[Value]:
+                row = f.at("%start", f.mul(column, out.width_bytes))
+                return [vectors.load(f, out, lanes, row, mask) if start else zero(out, lanes)]
+
+            (total,) = f.choose(begins, [sums], begun, lambda: [vectors.load(f, out, lanes, place, mask)])
+            for x, line in zip(xs, lines, strict=True):
+                element = c.columns.element
+                y = vectors.load(f, element, lanes, f.at(line, f.mul(column, element.width_bytes)), mask)
+                total = multiply_add(f, out, lanes, x, convert(f, target, y, element, out, lanes), str(total))
+            if clips:
+                total = f.value(f"select i1 {ends}, {sums} {relu(f, str(total), out, lanes)}, {sums} {total}")
+            vectors.store(f, out, lanes, str(total), place, mask)
+
+        f.loop(first, whole, lambda column, _: one(column, None), step=lanes)
+        f.when(f.compare("slt", whole, last), lambda: one(whole, rest))
+
+    begin: Value = 0
+    for count in (_SWEEP, _SWEEP // 2, _SWEEP // 4, 1):
+        end = (summed.extent // count) * count
+        f.loop(begin, end, lambda k, _, count=count: rows(k, count), step=count)  # type: ignore[misc]
+        begin = end
+    f.ret()
 
 
 class _Dots:

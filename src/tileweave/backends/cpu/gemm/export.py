@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tileweave.backends.cpu.gemm.blocking import ProductBlocking, ReadFrom
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking
 from tileweave.backends.cpu.gemm.contract import without_start
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.llvm.elements import element
@@ -81,7 +81,7 @@ def blocked(
     elements = tuple(element(program.tensors[j].dtype) for j in op.operands[:3])
     plain = without_start(op)
     c = block_product(plain, elements, usable(target), threads, settings)
-    if c.b is ReadFrom.ALONG:  # dot products have no panels: the schedule that packs
+    if c.untiled:  # it has no panels: the schedule that packs
         c = block_product(plain, elements, usable(target), threads, replace(settings, pack_b=True))
     for what, modes in (("m", c.rows.dims), ("n", c.columns.dims), ("k", c.contracted.dims)):
         if len(modes) > 1:
