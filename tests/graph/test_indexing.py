@@ -9,6 +9,7 @@ from random_graphs import random_partitions
 
 from tileweave import graph as tg
 from tileweave.errors import GraphError
+from tileweave.graph.ops.operators import operator_of
 
 RNG = np.random.default_rng(5)
 A = RNG.normal(size=(4, 6, 5))
@@ -228,3 +229,38 @@ def test_what_does_not_fit_is_refused(call: Callable[[], Any], said: str) -> Non
 def test_places_outside_are_an_error_of_the_run() -> None:
     with pytest.raises(IndexError):
         np.asarray(tg.take(A, [9], 0))
+
+
+def test_what_writes_into_an_array_writes_what_the_definition_returns():
+    draw = np.random.default_rng(0)
+    x, i = draw.standard_normal((5, 6)), draw.integers(0, 99, (5, 6))
+    places = np.array([4, -1, 0, 2, -5])
+    for tensor in (tg.floor(x), tg.isnan(x), tg.left_shift(i, i % 7), tg.take(x, places, 0), tg.take(x, places[:2], 1)):
+        operation = tensor.producer
+        operator, values = operator_of(operation), [np.asarray(t) for _, t in operation.inputs]
+        named = dict(zip((name for name, _ in operation.inputs), values, strict=True))
+        wanted = operator.block(operation, named)["out"]
+        out = np.empty_like(wanted)
+        operator.into(operation, named, out)
+        assert np.array_equal(out, wanted)
+        if wanted.dtype == values[0].dtype and wanted.shape == values[0].shape:  # the very memory of the first input
+            (first, array), *others = named.items()
+            same = array.copy()
+            operator.into(operation, {first: same, **dict(others)}, same)
+            assert np.array_equal(same, wanted)
+
+
+def test_places_outside_are_refused_as_numpy_refuses_them():
+    operation = tg.take(np.ones((3, 2)), np.array([0, 3]), 0).producer
+    named = {name: np.asarray(tensor) for name, tensor in operation.inputs}
+    with pytest.raises(IndexError):
+        operator_of(operation).into(operation, named, np.empty((2, 2)))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float16"])
+def test_running_sums_of_many_rows_are_those_of_numpy(axis, dtype):
+    x = np.random.default_rng(1).integers(-9, 9, (7, 30, 40)).astype(dtype)
+    assert np.array_equal(np.asarray(tg.cumsum(x, axis, dtype=dtype)), np.cumsum(x, axis, dtype))
+    signs = np.where(x < 0, -1, 1).astype(dtype)
+    assert np.array_equal(np.asarray(tg.cumprod(signs, axis, dtype=dtype)), np.cumprod(signs, axis, dtype))

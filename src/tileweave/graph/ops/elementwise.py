@@ -32,6 +32,7 @@ from tileweave.graph.ops.operators import (
     Block,
     Costs,
     GradientRule,
+    Into,
     Operator,
     is_elementwise,
     operator_named,
@@ -178,12 +179,13 @@ def elementwise_row(
     *,
     lowering: str = "",
     costs: Costs = FLOP,
+    into: Into | None = None,
     **parameters: Check,
 ) -> Operator:
     """Registers an elementwise operator of so many inputs; its gradient is written as in `broadcasting`."""
     rule = broadcasting(gradient) if gradient is not None else None
     form = Form(input_names(arity), parameters)
-    return register(Operator(name, block, form, rule, costs, lowering, arity=arity))
+    return register(Operator(name, block, form, rule, costs, lowering, arity=arity, into=into))
 
 
 def elementwise_operator(
@@ -225,6 +227,9 @@ def elementwise_operator(
             out = out.astype(kind, copy=False)
         return {"out": out}
 
+    def into(_: Operation, inputs: Arrays, out: Array) -> None:
+        function(*inputs.values(), out=out)
+
     # a runtime that sends operators to other processes must see whose it is
     block.__module__ = sys._getframe(1).f_globals.get("__name__", "")
     letters = ", ".join("xyz"[: loops.nin])
@@ -237,7 +242,8 @@ def elementwise_operator(
     made.__name__ = made.__qualname__ = name
     like = f" `numpy.{function.__name__}`" if isinstance(function, np.ufunc) else f" {name}"
     made.__doc__ = f"Elementwise{like}{' with broadcasting' if loops.nin > 1 else ''}."
-    elementwise_row(name, block, loops.nin, gradient, lowering=lowering, costs=costs)
+    own = into if isinstance(function, np.ufunc) else None
+    elementwise_row(name, block, loops.nin, gradient, lowering=lowering, costs=costs, into=own)
     same = (function,) if isinstance(function, np.ufunc) else ()
     public(*numpys, *same)(made)
     return made

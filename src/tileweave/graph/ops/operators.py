@@ -28,6 +28,7 @@ from tileweave.space import Box, Projection
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 Block = Callable[[Operation, Arrays], dict[str, Array]]
+Into = Callable[[Operation, Arrays, Array], None]
 Gradient = Tensor | Callable[[], Tensor]
 GradientRule = Callable[[Operation, Tensor, Tensor], Mapping[str, Gradient]]
 Costs = tuple[tuple[str, float], ...]
@@ -79,7 +80,7 @@ class Operator:
     lowering: str = ""
     late: Late | None = None
     arity: int = 0
-    into: Callable[[Operation, Arrays, Array], None] | None = None
+    into: Into | None = None
 
     @property
     def finish(self) -> tuple[str, ...]:
