@@ -26,10 +26,10 @@ from tileweave.graph.ir.values import read_array
 from tileweave.graph.ops.contract import worded
 from tileweave.graph.ops.elementwise import promoted
 from tileweave.graph.passes.evaluate import gather
+from tileweave.layout.core.search import first_collision
 from tileweave.lower.execute import COPIES, compiled, decide, execute
 from tileweave.lower.orders import is_row_major, lying, order_of
 from tileweave.lower.programs import LONG_CONTRACTION
-from tileweave.space.reach import first_collision
 
 Array = np.ndarray[Any, Any]
 Call = Callable[..., Array]

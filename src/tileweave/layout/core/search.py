@@ -11,7 +11,7 @@ sums never wrap, so an equation between vectors is one equation between integers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
@@ -205,32 +205,73 @@ def relation(shard: list[Iter], replica: list[Iter], where: str, inputs: Mapping
     else:
         line = line_of(iters, both_signs=True)
         signed = [line.encode(it.stride) for it in iters]
-    extents = [it.extent for it in iters]
-    for k in range(len(shard)):
+    return _relation(signed, [it.extent for it in iters], len(shard), 1, where, inputs)
+
+
+def first_collision(extents: Sequence[int], strides: Sequence[int], width: int = 1) -> tuple[int, ...] | None:
+    """The difference of two different indices whose elements share a byte, or None: the strides are injective.
+
+    Args:
+        extents: positive, one per digit.
+        strides: of any sign, in the unit of ``width``.
+        width: how much one element covers.
+
+    Raises:
+        Undecided: the searches passed `BOUND`.
+
+    Example:
+        >>> first_collision((4, 4), (4, 1)) is None
+        True
+        >>> first_collision((4, 4), (2, 1))
+        (1, -2)
+
+    Source: own.
+    """
+    moving = [k for k, n in enumerate(extents) if n > 1]
+    inputs = {"extents": tuple(extents), "strides": tuple(strides)}
+    where = "first_collision(extents, strides)"
+    apart = [extents[k] for k in moving]
+    found = _relation([strides[k] for k in moving], apart, len(moving), width, where, inputs)
+    if found is None:
+        return None
+    at = dict(zip(moving, found, strict=True))
+    sign = 1 if next(v for v in found if v) > 0 else -1
+    return tuple([sign * at.get(k, 0) for k in range(len(extents))])
+
+
+def _relation(
+    signed: list[int], extents: list[int], sharded: int, width: int, where: str, inputs: Mapping[str, object]
+) -> list[int] | None:
+    """As `relation`, with a sum below the width; the first rows are those of D."""
+    for k in range(sharded):
         if not signed[k]:
-            return [int(j == k) for j in range(len(shard))]
+            return [int(j == k) for j in range(sharded)]
     order = sorted(range(len(signed)), key=lambda k: -abs(signed[k]))
     strides = [abs(signed[k]) for k in order]
-    reach, common = _tails(strides, [extents[k] for k in order])
-    if all(s > r for s, r in zip(strides, reach[1:], strict=True)):
+    reach, _common = _tails(strides, [extents[k] for k in order])
+    if all(s >= r + width for s, r in zip(strides, reach[1:], strict=True)):
         return None
-    found: dict[int, int] | None = _pair(shard, signed, extents)
+    found = _pair(sharded, signed, extents)
+    rows = [(s, 1 - extents[k], extents[k] - 1, k < sharded) for s, k in zip(strides, order, strict=True)]
     for bound in (QUICK, BOUND):
         if found is None:
             try:
-                found = _walk(order, strides, reach, common, extents, len(shard), bound)
+                walked = _walk(rows, 1 - width, width - 1, bound)
+                found = None if walked is None else dict(zip(order, walked, strict=True))
                 break
             except _Passed:
-                halves = _halves(extents)
-            if max(prod(2 * extents[k] - 1 for k in half) for half in halves) <= 4 * BOUND:
-                found = _meet(halves, [abs(s) for s in signed], extents, len(shard))
+                own = [abs(s) for s in signed] + [1] * (width > 1)
+                all_extents = [*extents, width][: len(own)]
+                halves = _halves(all_extents)
+            if max(prod(2 * all_extents[k] - 1 for k in half) for half in halves) <= 4 * BOUND:
+                found = _meet(halves, own, all_extents, sharded)
                 break
     else:
         if found is None:
             raise undecided(where, "the search for a collision", inputs, BOUND)
     if found is None:
         return None
-    return [found.get(k, 0) * (1 if signed[k] > 0 else -1) for k in range(len(shard))]
+    return [found.get(k, 0) * (1 if signed[k] > 0 else -1) for k in range(sharded)]
 
 
 class _Passed(Exception):
@@ -288,9 +329,9 @@ def _tails(strides: list[int], extents: list[int]) -> tuple[list[int], list[int]
     return reach[::-1], common[::-1]
 
 
-def _pair(shard: list[Iter], signed: list[int], extents: list[int]) -> dict[int, int] | None:
+def _pair(sharded: int, signed: list[int], extents: list[int]) -> dict[int, int] | None:
     """A relation between two iters only, in closed form."""
-    for i in range(len(shard)):
+    for i in range(sharded):
         for j in range(i + 1, len(signed)):
             a, b = abs(signed[i]), abs(signed[j])
             g = gcd(a, b)
@@ -299,49 +340,112 @@ def _pair(shard: list[Iter], signed: list[int], extents: list[int]) -> dict[int,
     return None
 
 
-def _walk(
-    order: list[int],
-    strides: list[int],
-    reach: list[int],
-    common: list[int],
-    extents: list[int],
-    sharded: int,
-    bound: int,
-) -> dict[int, int] | None:
-    """The search over digits, slowest stride first; a state is (sum so far, whether a digit of D is not zero)."""
-    start = (0, False)
-    trail: list[dict[tuple[int, bool], tuple[tuple[int, bool], int]]] = []
-    level = {start}
-    visited = 0
-    for depth, k in enumerate(order):
-        s, e, limit = strides[depth], extents[k], reach[depth + 1]
-        step: dict[tuple[int, bool], tuple[tuple[int, bool], int]] = {}
-        for state in level:
-            total, moved = state
-            digits = _class(total, s, common[depth + 1])
-            if digits is None:
-                continue
-            residue, period = digits
-            low = max(-(e - 1) if total or moved else 0, -((limit + total) // s))
-            high = min(e - 1, (limit - total) // s)
-            for delta in range(low + (residue - low) % period, high + 1, period):
-                after = (total + delta * s, moved or (k < sharded and delta != 0))
-                if after not in step:
-                    step[after] = (state, delta)
-                    visited += 1
-                    if visited > bound:
-                        raise _Passed
-        trail.append(step)
-        level = set(step)
-        if (0, True) in level:
-            break
-    if (0, True) not in level:
+Term = tuple[int, int, int]
+"""(stride, least factor, greatest factor)."""
+
+
+def reach(terms: Sequence[Term], low: int, high: int) -> tuple[int, ...] | None:
+    """Factors ``v`` with ``low <= sum(stride * v) <= high``, each factor in its own interval, or None: there are none.
+
+    Args:
+        terms: one (stride, least, greatest) per factor.
+        low, high: the least and the greatest sum that count.
+
+    Raises:
+        Undecided: the search passed `BOUND`.
+
+    Example:
+        >>> reach([(6, 0, 9), (10, 0, 9)], 26, 26)
+        (1, 2)
+        >>> reach([(6, 0, 9), (10, 0, 9)], 7, 9) is None
+        True
+
+    Source: own.
+    """
+    if low > high or any(least > greatest for _, least, greatest in terms):
         return None
-    out, state = {}, (0, True)
-    for depth in range(len(trail) - 1, -1, -1):
-        state, delta = trail[depth][state]
-        out[order[depth]] = delta
-    return out
+    order = sorted(range(len(terms)), key=lambda k: -abs(terms[k][0]))
+    rows = [(*terms[k], False) for k in order]
+    try:
+        found = _walk(rows, low, high, BOUND, True)
+    except _Passed:
+        inputs = {"terms": list(terms), "sum": f"{low}..{high}"}
+        raise undecided("reach(terms, low, high)", "the search for a sum", inputs) from None
+    if found is None:
+        return None
+    at = dict(zip(order, found, strict=True))
+    return tuple([at[k] for k in range(len(terms))])
+
+
+def _walk(
+    rows: Sequence[tuple[int, int, int, bool]], low: int, high: int, bound: int, moved: bool = False
+) -> list[int] | None:
+    """Factors of rows (stride, least, greatest, whether it counts) whose sum lies between low and high, or None.
+
+    Slowest stride first; no state (depth, sum so far, whether a factor that counts is not zero: so it must be in the end)
+    is visited twice. The first answer in the order of factors. Unless `moved`, factors and bounds must be symmetric.
+    """
+    least, most, common = [0], [0], [0]
+    for s, a, b, _ in reversed(rows):
+        least.append(least[-1] + min(s * a, s * b))
+        most.append(most[-1] + max(s * a, s * b))
+        common.append(gcd(common[-1], s) if a != b else common[-1])
+
+    def choices(depth: int, total: int, so_far: bool) -> Iterator[int]:
+        s, first, last, counts = rows[depth]
+        k = len(rows) - depth - 1
+        if not total and not so_far:
+            first = 0
+        bottom, top = low - total - most[k], high - total - least[k]  # what s times the factor may be
+        if s:
+            first = max(first, -(-bottom // s) if s > 0 else -(top // -s))
+            last = min(last, top // s if s > 0 else -bottom // -s)
+        elif bottom > 0 or top < 0:
+            return iter(())
+        elif not counts:
+            last = min(first, last)
+        return iter(_fitting(first, last, s, low - total - least[k], high - total - least[k], common[k]))
+
+    seen: set[tuple[int, int, bool]] = set()
+    path: list[int] = []
+    if not rows:
+        return path if moved and low <= 0 <= high else None
+    stack = [(0, moved, choices(0, 0, moved))]
+    while stack:
+        total, so_far, ahead = stack[-1]
+        depth = len(stack) - 1
+        del path[depth:]
+        factor = next(ahead, None)
+        if factor is None:
+            stack.pop()
+            continue
+        total, so_far = total + factor * rows[depth][0], so_far or (rows[depth][3] and factor != 0)
+        state = (depth, total, so_far)
+        if state in seen:
+            continue
+        seen.add(state)
+        if len(seen) > bound:
+            raise _Passed
+        path.append(factor)
+        if depth + 1 == len(rows):
+            if so_far and low <= total <= high:
+                return path
+            continue
+        stack.append((total, so_far, choices(depth + 1, total, so_far)))
+    return None
+
+
+def _fitting(first: int, last: int, s: int, low: int, high: int, step: int) -> Iterable[int]:
+    """The factors from first to last that leave some multiple of the step between low and high, ascending."""
+    if high - low + 1 >= step:
+        return range(first, last + 1)
+    found: set[int] = set()
+    for wanted in range(low, high + 1):
+        digits = _class(-wanted, s, step)
+        if digits is not None:
+            residue, period = digits
+            found.update(range(first + (residue - first) % period, last + 1, period))
+    return sorted(found)
 
 
 # Holders and images.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from tileweave.space.reach import SEARCH_LIMIT, Term, reach
+from tileweave.layout.core.search import Term, reach
 from tileweave.teir.analysis.calls import Call, bounds, calls
 from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.program import Id, Iteration, Program
@@ -158,24 +158,23 @@ def out_of_bounds(program: Program, buffers: Mapping[str, int | tuple[int, int]]
     return tuple(found)
 
 
-def races(program: Program, limit: int = SEARCH_LIMIT) -> Conflict | None:
+def races(program: Program) -> Conflict | None:
     """Two different iterations of a parallel node, one of which writes a byte that the other reads or writes, or None.
 
     Iterations of the nodes above are the same for both; iterations below may differ. None is a proof.
 
     Args:
         program: well formed.
-        limit: of the search, per pair of accesses.
 
     Raises:
         VerifyError: the program is not well formed.
-        Undecided: the search passed ``limit``.
+        Undecided: the search passed its bound.
     """
     verify(program)
     found = accesses(program)
     for visit in walk(program):
         if isinstance(visit.node, Iteration) and any_order(visit.node.policy):
-            conflict = iterations_conflict(program, found, visit, limit=limit)
+            conflict = iterations_conflict(program, found, visit)
             if conflict is not None:
                 return conflict
     return None
@@ -195,7 +194,6 @@ def iterations_conflict(
     visit: Visit,
     *,
     reordered: bool = False,
-    limit: int = SEARCH_LIMIT,
 ) -> Conflict | None:
     """A byte on which two different iterations of one node conflict, or None.
 
@@ -204,7 +202,6 @@ def iterations_conflict(
         found: its `accesses`.
         visit: the iteration node.
         reordered: as for `find_conflict`.
-        limit: of the search.
     """
     node = visit.node
     if not isinstance(node, Iteration):
@@ -217,7 +214,7 @@ def iterations_conflict(
             if a.tensor != b.tensor or not (a.writes or b.writes):
                 continue
             for between in ((1, last), (-last, -1)):
-                conflict = find_conflict(a, b, fixed, {node.axis: between}, limit, reordered=reordered)
+                conflict = find_conflict(a, b, fixed, {node.axis: between}, reordered=reordered)
                 if conflict is not None:
                     return conflict
     return None
@@ -228,7 +225,6 @@ def find_conflict(
     b: Access,
     fixed: Collection[Id],
     between: Mapping[Id, tuple[int, int]],
-    limit: int = SEARCH_LIMIT,
     *,
     reordered: bool = False,
 ) -> Conflict | None:
@@ -239,7 +235,6 @@ def find_conflict(
         b: the other.
         fixed: axes whose index is the same for both.
         between: axes with the least and greatest value of a's index minus b's. All other axes are free.
-        limit: of the search.
         reordered: whether they change places and do not run at once: then steps that `commute` are no conflict where
             they meet in the same element.
     """
@@ -259,7 +254,7 @@ def find_conflict(
             else:
                 stride, least, greatest = right[id]
                 terms.append((-stride, least, greatest))
-        factors = reach(terms, low - start, high - start, limit)
+        factors = reach(terms, low - start, high - start)
         if factors is not None:
             return _shared(a, b, dict(zip(ids, factors, strict=True)))
     return None

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tileweave.space.reach import SEARCH_LIMIT, Term, first_collision, reach
+from tileweave.layout.core.search import Term, first_collision, reach
 from tileweave.teir.analysis.calls import Call, calls
 from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.verify import Problem, verify
 
 
-def overlap(program: Program, limit: int = SEARCH_LIMIT) -> Problem | None:
+def overlap(program: Program) -> Problem | None:
     """Two steps that accumulate the same input elements into the same output element, or None: there are none.
 
     Every product of a contraction, and every element of a reduction, should count once; where branches cut an axis into
@@ -21,11 +21,10 @@ def overlap(program: Program, limit: int = SEARCH_LIMIT) -> Problem | None:
 
     Args:
         program: well formed.
-        limit: of the search, per pair of invocations.
 
     Raises:
         VerifyError: the program is not well formed.
-        Undecided: the search passed ``limit``.
+        Undecided: the search passed its bound.
 
     Example:
         >>> from dataclasses import replace
@@ -45,7 +44,7 @@ def overlap(program: Program, limit: int = SEARCH_LIMIT) -> Problem | None:
     base = 4 * max(map(_reach_bytes, found), default=0) + 1
     for n, b in enumerate(found):
         numbers = _numbers(b, base)
-        apart = first_collision([span.count for span in b.spans], numbers, 1, limit)
+        apart = first_collision([span.count for span in b.spans], numbers)
         if apart is not None:
             first = [span.low + max(0, step) for span, step in zip(b.spans, apart, strict=True)]
             second = [index - step for index, step in zip(first, apart, strict=True)]
@@ -59,7 +58,7 @@ def overlap(program: Program, limit: int = SEARCH_LIMIT) -> Problem | None:
                 continue
             distance = _number([b.offset(k) - a.offset(k) for k in range(len(b.names))], base)
             terms = [*_terms(a, base, 1), *_terms(b, base, -1)]
-            factors = reach(terms, distance, distance, limit)
+            factors = reach(terms, distance, distance)
             if factors is not None:
                 return _problem(b, factors[len(a.spans) :], a, factors[: len(a.spans)])
     return None

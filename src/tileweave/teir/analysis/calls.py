@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tileweave.layout import DEFAULT_AXIS, Layout, strided
-from tileweave.space.reach import Term
+from tileweave.layout.core.search import Term
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.primitives import OperationSpec, bound, operands_of
 from tileweave.teir.ir.program import Axis, Id, Invocation, Primitive, Program

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from tileweave.errors import Undecided, VerifyError
 from tileweave.layout import Layout, strided
+from tileweave.layout.core.search import Term, reach
 from tileweave.space import Box
-from tileweave.space.reach import Term, reach
 from tileweave.teir.analysis.calls import Call, bounds, calls
 from tileweave.teir.analysis.interpret import Memory, Run
 from tileweave.teir.analysis.regions import Grid, Region, subtracted

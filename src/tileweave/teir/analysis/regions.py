@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from tileweave.layout import DEFAULT_AXIS, Layout
+from tileweave.layout.core.search import Term
 from tileweave.space import Box
-from tileweave.space.reach import Term
 
 BOXES = 256
 """Boxes of one region at most; beyond, the region is inexact."""

@@ -11,7 +11,7 @@ from string import ascii_letters
 
 from tileweave.errors import GraphError, LayoutError, NoLayout
 from tileweave.layout import DEFAULT_AXIS, Coord, Iter, Layout, common_refinement, group
-from tileweave.space.reach import first_collision
+from tileweave.layout.core.search import first_collision
 from tileweave.teir.emit.schedule import Dim, Role
 from tileweave.teir.ir.dtypes import width_bytes
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tileweave.errors import Undecided
-from tileweave.space.reach import first_collision
+from tileweave.layout.core.search import first_collision
 from tileweave.teir.ir.extensions import REDUCTIONS
 from tileweave.teir.ir.program import Axis, Guard, Program
 

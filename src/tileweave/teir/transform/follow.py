@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from tileweave.layout.core.search import first_collision, reach
 from tileweave.space import Box
-from tileweave.space.reach import first_collision, reach
 from tileweave.teir.analysis.analyse import Access, Conflict, accesses, find_conflict, iterations_conflict
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.policies import any_order

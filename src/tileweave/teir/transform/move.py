@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from tileweave.space.reach import first_collision
+from tileweave.layout.core.search import first_collision
 from tileweave.teir.analysis.analyse import Access, accesses, find_conflict, iterations_conflict
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.policies import any_order

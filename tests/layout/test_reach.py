@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from itertools import product
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tileweave.errors import Undecided
-from tileweave.space.reach import first_collision, reach
+from tileweave.layout.core.checks import BOUND
+from tileweave.layout.core.search import first_collision, reach
 
 terms = st.lists(st.tuples(st.integers(-9, 9), st.integers(-3, 2), st.integers(-2, 3)), min_size=0, max_size=4)
 
@@ -39,12 +41,19 @@ def test_first_collision_is_enumeration(dims, width):
 
 
 def test_large_nested_strides_need_no_search():
-    extents = (2**20, 2**20, 2**10)
-    assert first_collision(extents, (2**30, 2**10, 1), limit=1) is None
+    assert first_collision((2**20, 2**20, 2**10), (2**30, 2**10, 1)) is None
+
+
+def test_the_halves_of_strides_that_do_not_nest_meet():
+    strides = (1000003, 100003, 10007, 1009, 3001, 99991)
+    found = first_collision([12] * 6, strides, 3)
+    assert found is not None
+    assert abs(sum(s * d for s, d in zip(strides, found, strict=True))) < 3
 
 
 def test_the_bound_is_honest():
-    primes = (10007, 10009, 10037, 10039, 10061, 10067, 10069, 10079)
+    rng = Random(3)
+    strides = [rng.randint(1 << 60, 1 << 61) for _ in range(44)]
     with pytest.raises(Undecided) as caught:
-        reach([(p, 0, 1000) for p in primes], 5_000_001, 5_000_001, limit=20)
-    assert caught.value.facts["bound"] == 20
+        reach([(s, 0, 1) for s in strides], sum(strides) // 2, sum(strides) // 2)
+    assert caught.value.facts["bound"] == BOUND
