@@ -8,7 +8,7 @@ from tileweave.backends.triton import (
     ARCHITECTURES,
     FP8,
     KERNELS,
-    Run,
+    TritonRun,
     compiled,
     installed,
     interpret,
@@ -137,7 +137,7 @@ def test_random_copies_equal_numpy(batches):
             x = rng.permutation(copy.shape[0] * copy.shape[1]).astype(np.int32)
             arrays = {"y_ptr": np.full_like(x, -7), "x_ptr": x}
             scalars = {name: n for name, n in copy.sizes().items() if name in filled.arguments}
-            runs.append(Run(f"copy{number}", (copy.grid[0],), arrays, scalars))
+            runs.append(TritonRun(f"copy{number}", (copy.grid[0],), arrays, scalars))
             cases.append((copy, x))
         for (copy, x), found in zip(cases, interpret_all("\n\n".join(texts), runs), strict=True):
             assert np.array_equal(found["y_ptr"], copy.answer(x)), copy

@@ -12,7 +12,7 @@ from kernel.random_kernels import random_kernel
 from tileweave import kernel as tk
 from tileweave.backends import triton
 from tileweave.backends.triton import printer
-from tileweave.backends.triton.run import Run, interpret_all
+from tileweave.backends.triton.run import TritonRun, interpret_all
 from tileweave.errors import BackendError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
@@ -95,7 +95,7 @@ def test_random_kernels_in_the_interpreter_of_triton_equal_numpy(count):
             assert "Triton cannot say" in error.problem
             continue
         arrays = dict(zip([p.name for p in kernel.params], trial.arrays, strict=True))
-        runs.append(Run(kernel.name, (kernel.grid.size,), arrays))
+        runs.append(TritonRun(kernel.name, (kernel.grid.size,), arrays))
         trials.append((seed, trial))
     assert len(trials) > count // 2
     for (seed, trial), found in zip(trials, interpret_all("\n".join(texts), runs), strict=True):

@@ -9,7 +9,7 @@ from arrays import values
 from strategies import enumerate_image
 from tileweave import graph as tw
 from tileweave.graph.passes.dense import DENSE
-from tileweave.graph.passes.rewrite import Context, choices, rewrite
+from tileweave.graph.passes.rewrite import RewriteContext, choices, rewrite
 from tileweave.graph.passes.shard import shard_operation
 
 RNG = np.random.default_rng(0)
@@ -98,4 +98,4 @@ def test_dense_convolutions_and_blocks_without_a_signature_stay():
     fixed = tw.conv(x, np.ones((1, 1, 2)), stride=2).producer
     bare = tw.Operation(fixed.operator, fixed.index, fixed.inputs, fixed.outputs, fixed.parameters)
     for tensor in (tw.conv(x, np.ones((1, 1, 2))), tw.conv(x, np.ones((1, 1, 1)), dilation=3), tw.Tensor(bare)):
-        assert choices(tensor, DENSE, Context({})) == []
+        assert choices(tensor, DENSE, RewriteContext({})) == []

@@ -11,7 +11,7 @@ from random_graphs import close, random_graph, random_partitions
 from tileweave import graph as tw
 from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import children
-from tileweave.graph.passes.rewrite import Context, RewriteRule, choices, replay, rewrite
+from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule, choices, replay, rewrite
 from tileweave.graph.passes.rules import EXPANSIONS, OPTIMIZATIONS, RULES
 
 RNG = np.random.default_rng(0)
@@ -71,7 +71,7 @@ def test_each_rule_alone_keeps_the_value_of_what_it_matches(name, dtype):
     for seed in range(8):
         rng = np.random.default_rng(seed)
         for tensor in matching(name, dtype, rng):
-            found = choices(tensor, [rule], Context.of(tw.Graph.of(tensor)))
+            found = choices(tensor, [rule], RewriteContext.of(tw.Graph.of(tensor)))
             assert found, f"{name} does not match {tensor}"
             (expected,) = tw.evaluate([tensor])
             for _, _, option in found:

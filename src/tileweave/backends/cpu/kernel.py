@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.direct.arrange import Ordered, reordered
 from tileweave.backends.cpu.direct.emit import Packing
 from tileweave.backends.cpu.direct.match import match
-from tileweave.backends.cpu.kinds import Family, Found, Size, Variant, family_of
+from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, family_of
 from tileweave.backends.cpu.llvm.sizes import Table
 from tileweave.backends.cpu.memory import owner, rounded, scratch_offsets, share_bytes
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
@@ -146,7 +146,7 @@ class Kernel:
             return None
         return self._of(found, sizes) if not found.lent else self._lent(family, found, tuple(sizes))
 
-    def _lent(self, family: Family, found: Found, sizes: tuple[Size, ...]) -> Kernel:
+    def _lent(self, family: Family, found: FoundCode, sizes: tuple[Size, ...]) -> Kernel:
         """A kernel on slower code, until there is one of its own, which is begun when the sizes are asked for again."""
         own = family.asked.get(sizes)
         if own is None:
@@ -161,7 +161,7 @@ class Kernel:
             later(lambda: family.ask(sizes, weakref.ref(compile(made.program, threads=made.threads))))
         return made
 
-    def _of(self, found: Found, sizes: Sequence[Size]) -> Kernel:
+    def _of(self, found: FoundCode, sizes: Sequence[Size]) -> Kernel:
         """The kernel of the same program for other sizes, on code that serves them."""
         made = object.__new__(Kernel)
         made.__dict__.update(self.__dict__)

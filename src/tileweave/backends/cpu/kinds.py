@@ -49,7 +49,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCode:
     """Code for a product of some sizes.
 
     Args:
@@ -114,7 +114,7 @@ class Family:
         self.variants[which] = [weakref.ref(variant), *known]
         self.cuts[variant] = c, which
 
-    def find(self, sizes: Sequence[Size], *, lent: bool = False) -> Found | None:
+    def find(self, sizes: Sequence[Size], *, lent: bool = False) -> FoundCode | None:
         """Code for other sizes; None where none is known.
 
         Args:
@@ -149,7 +149,7 @@ class Family:
 
     def _served(
         self, c: ProductBlocking, variants: Sequence[weakref.ref[Variant]], ends: list[int], *, lent: bool = False
-    ) -> Found | None:
+    ) -> FoundCode | None:
         """The first of some code that serves a product."""
         numbers = numbers_of(c)
         for end in ends:
@@ -159,7 +159,7 @@ class Family:
             if variant is not None and variant.table is not None:
                 table = variant.table.of(numbers)
                 if table is not None:
-                    return Found(variant, table, ends, lent)
+                    return FoundCode(variant, table, ends, lent)
         return None
 
 

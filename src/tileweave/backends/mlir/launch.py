@@ -18,7 +18,7 @@ import numpy as np
 
 from tileweave.backends.cuda.arguments import Extent, Launch
 from tileweave.backends.cuda.cpu.build import build_program
-from tileweave.backends.cuda.cpu.child import Outcome, run_program
+from tileweave.backends.cuda.cpu.child import ChildOutcome, run_program
 from tileweave.backends.cuda.cpu.kernel import MAIN, Arguments, extent
 from tileweave.backends.mlir.device_ir import (
     HostModule,
@@ -276,7 +276,7 @@ def _slot(name: str, value: Any, kind: str) -> str:
     return f"{int(value)}LL"
 
 
-def _refuse(outcome: Outcome, module: HostModule, text: str, order: Order) -> None:
+def _refuse(outcome: ChildOutcome, module: HostModule, text: str, order: Order) -> None:
     wrong = [finding for finding in outcome.findings if not finding.note]
     if not wrong and not outcome.status:
         return

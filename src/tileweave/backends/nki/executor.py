@@ -26,7 +26,7 @@ def refuse(call: str, problem: str, legal: str = "") -> BackendError:
     return BackendError(f"nki: {call}", problem, legal=legal)
 
 
-class Tile:
+class MemoryTile:
     """Memory of one kind: an array, its buffer, and slices of it."""
 
     def __init__(self, array: Array, buffer: str) -> None:
@@ -38,19 +38,19 @@ class Tile:
         """The extents: partitions first."""
         return tuple(self.array.shape)
 
-    def __getitem__(self, at: Any) -> Tile:
+    def __getitem__(self, at: Any) -> MemoryTile:
         for part, size in zip(at if isinstance(at, tuple) else (at,), self.array.shape, strict=False):
             low, high = (part.start or 0, size if part.stop is None else part.stop) if isinstance(part, slice) else (
                 part, part + 1)  # fmt: skip
             if not 0 <= low < high <= size:
                 raise refuse("slice", f"{low}:{high} of an extent of {size}")
-        return Tile(self.array[at], self.buffer)
+        return MemoryTile(self.array[at], self.buffer)
 
 
-class Memory:
+class PartitionMemory:
     """What one run has allocated: bytes of a partition, per buffer."""
 
-    def ndarray(self, shape: tuple[int, ...], dtype: Any, buffer: str) -> Tile:
+    def ndarray(self, shape: tuple[int, ...], dtype: Any, buffer: str) -> MemoryTile:
         """A tile, uninitialised."""
         kind = np.dtype(dtype)
         if buffer != "hbm":
@@ -63,10 +63,10 @@ class Memory:
         made = np.zeros(shape, kind)
         if kind.kind not in "iub":
             made[...] = np.nan
-        return Tile(made, buffer)
+        return MemoryTile(made, buffer)
 
 
-def _store(call: str, dst: Tile, values: Array) -> None:
+def _store(call: str, dst: MemoryTile, values: Array) -> None:
     if dst.shape != values.shape:
         raise refuse(call, f"a destination of shape {dst.shape} for {values.shape}")
     with np.errstate(all="ignore"):
@@ -75,15 +75,15 @@ def _store(call: str, dst: Tile, values: Array) -> None:
 
 def _on_chip(call: str, *tiles: Any) -> None:
     for one in tiles:
-        if isinstance(one, Tile) and one.buffer == "hbm":
+        if isinstance(one, MemoryTile) and one.buffer == "hbm":
             raise refuse(call, "an operand in device memory", "nisa.dma_copy to SBUF before")
 
 
 def _wide(value: Any) -> Any:
-    return value.array.astype(np.float32) if isinstance(value, Tile) else np.float32(value)
+    return value.array.astype(np.float32) if isinstance(value, MemoryTile) else np.float32(value)
 
 
-def nc_matmul(dst: Tile, stationary: Tile, moving: Tile, accumulate: bool | None = None) -> None:
+def nc_matmul(dst: MemoryTile, stationary: MemoryTile, moving: MemoryTile, accumulate: bool | None = None) -> None:
     """``dst (+)= stationary.T @ moving``: contraction over partitions, into PSUM, in f32."""
     call = "nisa.nc_matmul"
     if dst.buffer != "psum" or stationary.buffer != "sbuf" or moving.buffer != "sbuf":
@@ -96,7 +96,7 @@ def nc_matmul(dst: Tile, stationary: Tile, moving: Tile, accumulate: bool | None
     _store(call, dst, (dst.array + found if accumulate else found).astype(np.float32))
 
 
-def nc_transpose(dst: Tile, data: Tile) -> None:
+def nc_transpose(dst: MemoryTile, data: MemoryTile) -> None:
     """A tile turned, by the Tensor Engine: at most 128 x 128, into PSUM, in its own type."""
     if dst.buffer != "psum" or data.buffer != "sbuf" or max(data.shape) > PARTITIONS:
         raise refuse("nisa.nc_transpose", f"{data.shape} of {data.buffer} into {dst.buffer}", "128 x 128, SBUF to PSUM")
@@ -105,26 +105,26 @@ def nc_transpose(dst: Tile, data: Tile) -> None:
     _store("nisa.nc_transpose", dst, data.array.T)
 
 
-def dma_copy(dst: Tile, src: Tile) -> None:
+def dma_copy(dst: MemoryTile, src: MemoryTile) -> None:
     """Between device memory and SBUF; casts."""
     if "psum" in (dst.buffer, src.buffer):
         raise refuse("nisa.dma_copy", f"{src.buffer} to {dst.buffer}", "device memory and SBUF")
     _store("nisa.dma_copy", dst, src.array.reshape(dst.shape))
 
 
-def tensor_copy(dst: Tile, src: Tile) -> None:
+def tensor_copy(dst: MemoryTile, src: MemoryTile) -> None:
     """Within SBUF and PSUM; casts."""
     _on_chip("nisa.tensor_copy", dst, src)
     _store("nisa.tensor_copy", dst, src.array)
 
 
-def memset(dst: Tile, value: float) -> None:
+def memset(dst: MemoryTile, value: float) -> None:
     """One value everywhere."""
     _on_chip("nisa.memset", dst)
     dst.array[...] = value
 
 
-def tensor_tensor(dst: Tile, data1: Tile, data2: Tile, op: Any) -> None:
+def tensor_tensor(dst: MemoryTile, data1: MemoryTile, data2: MemoryTile, op: Any) -> None:
     """Element by element of two tiles of one shape."""
     _on_chip("nisa.tensor_tensor", dst, data1, data2)
     if data1.shape != data2.shape:
@@ -132,28 +132,28 @@ def tensor_tensor(dst: Tile, data1: Tile, data2: Tile, op: Any) -> None:
     _store("nisa.tensor_tensor", dst, op(_wide(data1), _wide(data2)))
 
 
-def tensor_scalar(dst: Tile, data: Tile, op0: Any, operand0: Any, reverse0: bool = False) -> None:
+def tensor_scalar(dst: MemoryTile, data: MemoryTile, op0: Any, operand0: Any, reverse0: bool = False) -> None:
     """A tile and a number, or one number per partition."""
     _on_chip("nisa.tensor_scalar", dst, data, operand0)
-    if isinstance(operand0, Tile) and operand0.shape != (data.shape[0], 1):
+    if isinstance(operand0, MemoryTile) and operand0.shape != (data.shape[0], 1):
         raise refuse("nisa.tensor_scalar", f"an operand of shape {operand0.shape}", f"({data.shape[0]}, 1)")
     a, b = _wide(data), _wide(operand0)
     _store("nisa.tensor_scalar", dst, op0(b, a) if reverse0 else op0(a, b))
 
 
-def activation(dst: Tile, op: Any, data: Tile) -> None:
+def activation(dst: MemoryTile, op: Any, data: MemoryTile) -> None:
     """A function of each element."""
     _on_chip("nisa.activation", dst, data)
     with np.errstate(all="ignore"):
         _store("nisa.activation", dst, op(_wide(data).astype(np.float64)).astype(np.float32))
 
 
-def reciprocal(dst: Tile, data: Tile) -> None:
+def reciprocal(dst: MemoryTile, data: MemoryTile) -> None:
     """``1 / data``."""
     activation(dst, lambda x: 1 / x, data)
 
 
-def tensor_reduce(dst: Tile, op: Any, data: Tile, axis: int) -> None:
+def tensor_reduce(dst: MemoryTile, op: Any, data: MemoryTile, axis: int) -> None:
     """Along the free axis."""
     _on_chip("nisa.tensor_reduce", dst, data)
     if axis != 1:
@@ -163,7 +163,7 @@ def tensor_reduce(dst: Tile, op: Any, data: Tile, axis: int) -> None:
 
 
 def _modules() -> dict[str, Any]:
-    memory = Memory()
+    memory = PartitionMemory()
     functions = {
         "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "maximum": np.maximum,
         "minimum": np.minimum, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh, "square": np.square,
@@ -197,5 +197,5 @@ def execute(source: str, name: str, arrays: dict[str, Array]) -> tuple[Array, ..
 
     names: dict[str, Any] = {"__builtins__": {"__import__": load, "range": range, "min": min, "max": max}}
     exec(compile(source, f"{name}.nki.py", "exec"), names)
-    found = names[name](**{key: Tile(value, "hbm") for key, value in arrays.items()})
+    found = names[name](**{key: MemoryTile(value, "hbm") for key, value in arrays.items()})
     return tuple(tile.array for tile in (found if isinstance(found, tuple) else (found,)))

@@ -22,7 +22,7 @@ import numpy as np
 
 from tileweave.errors import BackendError, LayoutError
 
-__all__ = ["ARCHITECTURES", "FP8", "Run", "compiled", "installed", "interpret", "interpret_all"]
+__all__ = ["ARCHITECTURES", "FP8", "TritonRun", "compiled", "installed", "interpret", "interpret_all"]
 
 ARCHITECTURES: dict[str, tuple[str, int | str, int]] = {
     "sm_80": ("cuda", 80, 32),
@@ -56,7 +56,7 @@ def installed(*, interpreter: bool = True) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class TritonRun:
     """One launch for the interpreter.
 
     Args:
@@ -80,7 +80,7 @@ def interpret(
 
     Args:
         text: of the module that defines the kernel.
-        name, grid, arrays, scalars: as of `Run`.
+        name, grid, arrays, scalars: as of `TritonRun`.
 
     Returns:
         Every array by its name, those of a list as ``p.0``, ``p.1``, and so on.
@@ -89,10 +89,10 @@ def interpret(
         LayoutError: a dtype that the interpreter computes wrongly. BackendError: Triton is missing, or the kernel
             fails; with the text and the child's log.
     """
-    return interpret_all(text, [Run(name, grid, arrays, scalars or {})])[0]
+    return interpret_all(text, [TritonRun(name, grid, arrays, scalars or {})])[0]
 
 
-def interpret_all(text: str, runs: Sequence[Run]) -> list[dict[str, Array]]:
+def interpret_all(text: str, runs: Sequence[TritonRun]) -> list[dict[str, Array]]:
     """The arrays of each launch, one after the other in one child process; otherwise as `interpret`."""
     where = "interpret(text, name, grid, arrays)"
     flat: dict[str, Array] = {}

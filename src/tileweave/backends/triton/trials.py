@@ -11,13 +11,13 @@ import numpy as np
 from tileweave.backends.triton.run import interpret
 from tileweave.layout.lego import Filled
 
-__all__ = ["Trial", "run_trial"]
+__all__ = ["LaunchTrial", "run_trial"]
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class LaunchTrial:
     """A problem and its answer.
 
     Args:
@@ -33,7 +33,7 @@ class Trial:
     tolerance: float
 
 
-def run_trial(name: str, filled: Filled, options: Mapping[str, Any]) -> tuple[Trial, float]:
+def run_trial(name: str, filled: Filled, options: Mapping[str, Any]) -> tuple[LaunchTrial, float]:
     """Runs a kernel's text in Triton's interpreter; the problem, and how far its worst result is off.
 
     Raises:
@@ -55,7 +55,7 @@ def _sizes(options: Mapping[str, Any], **defaults: int) -> dict[str, int]:
     return {name: int(options.get(name, n)) for name, n in defaults.items()}
 
 
-def _matmul(options: Mapping[str, Any]) -> Trial:
+def _matmul(options: Mapping[str, Any]) -> LaunchTrial:
     sizes = _sizes(options, M=100, N=70, K=90)
     rng = np.random.default_rng(1)
     a = rng.standard_normal((sizes["M"], sizes["K"])).astype(np.float16)
@@ -64,15 +64,15 @@ def _matmul(options: Mapping[str, Any]) -> Trial:
     stored = {
         f"{key}_ptr": np.ascontiguousarray(x.T) if options.get(key) == "col" else x for key, x in (("a", a), ("b", b))
     }
-    return Trial(stored | {"c_ptr": np.full(wanted.shape, np.nan, np.float16)}, sizes, {"c_ptr": wanted}, 2e-2)
+    return LaunchTrial(stored | {"c_ptr": np.full(wanted.shape, np.nan, np.float16)}, sizes, {"c_ptr": wanted}, 2e-2)
 
 
-def _softmax(options: Mapping[str, Any]) -> Trial:
+def _softmax(options: Mapping[str, Any]) -> LaunchTrial:
     sizes = _sizes(options, M=7, N=100)
     x = np.random.default_rng(2).standard_normal((sizes["M"], sizes["N"])).astype(np.float32)
     e = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
     wanted = e / e.sum(axis=1, keepdims=True)
-    return Trial({"x_ptr": x, "y_ptr": np.full_like(x, np.nan)}, sizes, {"y_ptr": wanted}, 1e-5)
+    return LaunchTrial({"x_ptr": x, "y_ptr": np.full_like(x, np.nan)}, sizes, {"y_ptr": wanted}, 1e-5)
 
 
 def _normalised(options: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Array], Array]:
@@ -86,31 +86,33 @@ def _normalised(options: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, A
     return sizes, arrays, (x - mean[:, None]) * rstd[:, None]
 
 
-def _layernorm(options: Mapping[str, Any]) -> Trial:
+def _layernorm(options: Mapping[str, Any]) -> LaunchTrial:
     sizes, given, unit = _normalised(options)
     arrays = {key: given[key] for key in ("x_ptr", "w_ptr", "b_ptr")}
     wanted = {"y_ptr": unit * given["w_ptr"] + given["b_ptr"], "mean_ptr": given["mean_ptr"]}
     wanted["rstd_ptr"] = given["rstd_ptr"]
-    return Trial(arrays | {key: np.full_like(v, np.nan, np.float32) for key, v in wanted.items()}, sizes, wanted, 1e-3)
+    return LaunchTrial(
+        arrays | {key: np.full_like(v, np.nan, np.float32) for key, v in wanted.items()}, sizes, wanted, 1e-3
+    )
 
 
-def _layernorm_dx(options: Mapping[str, Any]) -> Trial:
+def _layernorm_dx(options: Mapping[str, Any]) -> LaunchTrial:
     sizes, given, unit = _normalised(options)
     g = given["w_ptr"] * given["dy_ptr"]
     along = (unit * g).mean(axis=1, keepdims=True)
     wanted = (g - unit * along - g.mean(axis=1, keepdims=True)) * given["rstd_ptr"][:, None]
     arrays = {key: given[key] for key in ("x_ptr", "w_ptr", "dy_ptr", "mean_ptr", "rstd_ptr")}
-    return Trial(arrays | {"dx_ptr": np.full_like(given["x_ptr"], np.nan)}, sizes, {"dx_ptr": wanted}, 1e-3)
+    return LaunchTrial(arrays | {"dx_ptr": np.full_like(given["x_ptr"], np.nan)}, sizes, {"dx_ptr": wanted}, 1e-3)
 
 
-def _layernorm_dwdb(options: Mapping[str, Any]) -> Trial:
+def _layernorm_dwdb(options: Mapping[str, Any]) -> LaunchTrial:
     sizes, given, unit = _normalised(options)
     arrays = {key: given[key] for key in ("x_ptr", "dy_ptr", "mean_ptr", "rstd_ptr")}
     wanted = {"dw_ptr": (given["dy_ptr"] * unit).sum(axis=0), "db_ptr": given["dy_ptr"].sum(axis=0)}
-    return Trial(arrays | {key: np.full(sizes["N"], np.nan, np.float32) for key in wanted}, sizes, wanted, 1e-3)
+    return LaunchTrial(arrays | {key: np.full(sizes["N"], np.nan, np.float32) for key in wanted}, sizes, wanted, 1e-3)
 
 
-def _grouped_gemm(options: Mapping[str, Any]) -> Trial:
+def _grouped_gemm(options: Mapping[str, Any]) -> LaunchTrial:
     rng = np.random.default_rng(4)
     problems = [tuple(int(n) for n in rng.integers(5, 70, 3)) for _ in range(int(options.get("groups", 4)))]
     a = [rng.standard_normal((m, k)).astype(np.float16) for m, _n, k in problems]
@@ -120,10 +122,10 @@ def _grouped_gemm(options: Mapping[str, Any]) -> Trial:
         f"c_ptrs.{g}": x.astype(np.float64) @ y.astype(np.float64) for g, (x, y) in enumerate(zip(a, b, strict=True))
     }
     arrays = {"*a_ptrs": a, "*b_ptrs": b, "*c_ptrs": c, "sizes_ptr": np.array(problems, np.int32)}
-    return Trial(arrays, {}, wanted, 2e-2)
+    return LaunchTrial(arrays, {}, wanted, 2e-2)
 
 
-_TRIALS: dict[str, Callable[[Mapping[str, Any]], Trial]] = {
+_TRIALS: dict[str, Callable[[Mapping[str, Any]], LaunchTrial]] = {
     "matmul": _matmul,
     "softmax": _softmax,
     "layernorm": _layernorm,

@@ -18,7 +18,7 @@ from tileweave.graph.ir.nodes import Operation, Tensor
 from tileweave.graph.ir.select import concat, getitem
 from tileweave.graph.ops.elementwise import add
 from tileweave.graph.ops.windows import conv
-from tileweave.graph.passes.rewrite import Context, RewriteRule
+from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule
 
 
 def _convolution(tensor: Tensor) -> Operation | None:
@@ -43,7 +43,7 @@ def _put(values: Sequence[int], k: int, value: int) -> tuple[int, ...]:
     return tuple(value if j == k else v for j, v in enumerate(values))
 
 
-def _gaps_interleaved(tensor: Tensor, context: Context) -> Tensor | None:
+def _gaps_interleaved(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     """``y[d * i + p]`` is the dense convolution of ``x[p::d]`` at i."""
     operation = _convolution(tensor)
     if operation is None:
@@ -67,7 +67,7 @@ def _gaps_interleaved(tensor: Tensor, context: Context) -> Tensor | None:
     return None
 
 
-def _steps_added(tensor: Tensor, context: Context) -> Tensor | None:
+def _steps_added(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     """The sum over remainders p of the window's points: ``w[p::s]`` meets ``x[d * p::s]``, without steps."""
     operation = _convolution(tensor)
     if operation is None:

@@ -21,7 +21,7 @@ from tileweave.graph.passes.shard import moved
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class RewriteContext:
     """What a rule may ask about the graph around a tensor.
 
     Args:
@@ -37,7 +37,7 @@ class Context:
     bits: Iterator[int] = field(default_factory=count, repr=False, compare=False)
 
     @classmethod
-    def of(cls, graph: Graph) -> Context:
+    def of(cls, graph: Graph) -> RewriteContext:
         """The context of a graph's tensors."""
         nodes = graph.nodes()
         return cls(_uses(nodes), _pinned(nodes))
@@ -82,7 +82,7 @@ def _pinned(nodes: Sequence[Node]) -> frozenset[Operation]:
     return frozenset(op for op in (*held, *after) if isinstance(op, Operation))
 
 
-Rewriting = Callable[[Tensor, Context], Tensor | Sequence[Tensor] | None]
+Rewriting = Callable[[Tensor, RewriteContext], Tensor | Sequence[Tensor] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +136,14 @@ class Rewritten:
 
 
 def choices(
-    tensor: Tensor, rules: Sequence[RewriteRule], context: Context | None = None
+    tensor: Tensor, rules: Sequence[RewriteRule], context: RewriteContext | None = None
 ) -> list[tuple[RewriteRule, int, Tensor]]:
     """Every replacement that some rule has for a tensor, in the order of the rules; ambiguous ones are all kept.
 
     Raises:
         GraphError: a rule answered a tensor of another type.
     """
-    context = context if context is not None else Context({})
+    context = context if context is not None else RewriteContext({})
     if tensor.producer in context.pinned:
         return []
     found = []
@@ -166,7 +166,7 @@ def choices(
 # ---------------------------------------------------------------------------------------------------------------------
 # global search
 
-Decide = Callable[[int, Tensor, Context], Iterator[tuple[RewriteRule, int, Tensor]]]
+Decide = Callable[[int, Tensor, RewriteContext], Iterator[tuple[RewriteRule, int, Tensor]]]
 Choose = Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]
 
 _AT_ONE_NODE = 16
@@ -188,7 +188,7 @@ def rewrite(graph: Graph, rules: Sequence[RewriteRule], *, passes: int = 32, cho
     if len(set(names)) != len(names):
         raise GraphError("rewrite(graph, rules)", "two rules have one name", inputs={"rules": ", ".join(names)})
 
-    def decide(position: int, tensor: Tensor, context: Context) -> Iterator[tuple[RewriteRule, int, Tensor]]:
+    def decide(position: int, tensor: Tensor, context: RewriteContext) -> Iterator[tuple[RewriteRule, int, Tensor]]:
         for _ in range(_AT_ONE_NODE):
             found = choices(tensor, rules, context)
             number = 0 if choose is None or not found else choose(found)
@@ -218,7 +218,7 @@ def replay(graph: Graph, trace: Sequence[RewriteStep], rules: Sequence[RewriteRu
                 for position in {s.position for s in trace if s.number == number}}  # fmt: skip
 
         def decide(
-            position: int, tensor: Tensor, context: Context, todo: dict[int, list[RewriteStep]] = todo
+            position: int, tensor: Tensor, context: RewriteContext, todo: dict[int, list[RewriteStep]] = todo
         ) -> Iterator[tuple[RewriteRule, int, Tensor]]:
             for step in todo.pop(position, ()):
                 rule = table.get(step.rule)
@@ -243,7 +243,7 @@ def _sweep(graph: Graph, decide: Decide, number: int) -> tuple[Graph, list[Rewri
     uses: dict[Tensor, int] = {}
     kept: set[Operation] = set()
     steps = []
-    context = Context(uses, kept)
+    context = RewriteContext(uses, kept)
     for position, node in enumerate(nodes):
         with built_for(node.producer if isinstance(node, Tensor) else node):
             new[node] = moved(node, new)

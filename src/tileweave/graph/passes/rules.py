@@ -18,7 +18,7 @@ from tileweave.graph.ops.elementwise import fused as fused_operation
 from tileweave.graph.ops.elementwise import once_more
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.passes.dense import DENSE
-from tileweave.graph.passes.rewrite import Context, RewriteRule
+from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule
 
 
 def _made_by(tensor: Tensor, *names: str) -> Operation | None:
@@ -36,7 +36,7 @@ def _constant(tensor: Tensor) -> Any:
 # selectors
 
 
-def _one_view(tensor: Tensor, context: Context) -> Tensor | None:
+def _one_view(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     producer = tensor.producer
     if not isinstance(producer, Selector) or producer.kind == "full" or tensor.type.box.empty:
         return None
@@ -69,7 +69,7 @@ MOST_FACTORS = 4
 """A power is written as products up to this exponent: each rounds once more, and one costs a hundredth of a power."""
 
 
-def _power_of_few(tensor: Tensor, context: Context) -> Tensor | None:
+def _power_of_few(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     power = _made_by(tensor, "power")
     if power is None or tensor.dtype.kind not in "fiu":
         return None
@@ -80,13 +80,13 @@ def _power_of_few(tensor: Tensor, context: Context) -> Tensor | None:
     return (x, square, op.multiply(square, x), op.multiply(square, square))[int(exponent) - 1]
 
 
-def _double_negative(tensor: Tensor, context: Context) -> Tensor | None:
+def _double_negative(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     outer = _made_by(tensor, "negative")
     inner = _made_by(outer.input("x"), "negative") if outer else None
     return inner.input("x") if inner else None
 
 
-def _times_one(tensor: Tensor, context: Context) -> Tensor | None:
+def _times_one(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     product = _made_by(tensor, "multiply", "divide")
     if product is None:
         return None
@@ -98,12 +98,12 @@ def _times_one(tensor: Tensor, context: Context) -> Tensor | None:
     return None
 
 
-def _idempotent(tensor: Tensor, context: Context) -> Tensor | None:
+def _idempotent(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     outer = _made_by(tensor, "relu", "absolute")
     return outer.input("x") if outer and _made_by(outer.input("x"), outer.operator) else None
 
 
-def _where_known(tensor: Tensor, context: Context) -> Tensor | None:
+def _where_known(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     where = _made_by(tensor, "where")
     known = _constant(_through_views(where.input("x0"))) if where else None
     chosen = where.input("x1" if known else "x2") if where and known is not None else None
@@ -132,7 +132,7 @@ IDEMPOTENT = RewriteRule("idempotent", "relu(relu(x)) is relu(x), and |(|x|)| is
 # fusions
 
 
-def _matmul_bias(tensor: Tensor, context: Context) -> Tensor | None:
+def _matmul_bias(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     add = _made_by(tensor, "add")
     if add is None:
         return None
@@ -148,7 +148,7 @@ def _matmul_bias(tensor: Tensor, context: Context) -> Tensor | None:
     return None
 
 
-def _plain_product(product: Tensor, context: Context) -> tuple[Tensor, Tensor] | None:
+def _plain_product(product: Tensor, context: RewriteContext) -> tuple[Tensor, Tensor] | None:
     """x and w of a matmul that could be the product of a linear, and that is read once."""
     matmul = _made_by(product, "matmul")
     if matmul is None or not context.alone(product) or matmul.signature is None:
@@ -158,7 +158,7 @@ def _plain_product(product: Tensor, context: Context) -> tuple[Tensor, Tensor] |
     return (x, w) if plain and x.dtype == w.dtype == product.dtype else None
 
 
-def _sum_of_products(tensor: Tensor, context: Context) -> Tensor | None:
+def _sum_of_products(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     """The document's Prod and SumDim, wherever they come from, as one contraction."""
     total = _made_by(tensor, "sum")
     product = _made_by(total.input("x"), "multiply") if total else None
@@ -184,7 +184,7 @@ def _sum_of_products(tensor: Tensor, context: Context) -> Tensor | None:
     return op.einsum(f"{letters[0]},{letters[1]}->{letters[2]}", *operands)
 
 
-def _linear_relu(tensor: Tensor, context: Context) -> Tensor | None:
+def _linear_relu(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     relu = _made_by(tensor, "relu")
     linear = _made_by(relu.input("x"), "linear") if relu else None
     factors = _plain_product(relu.input("x"), context) if relu else None
@@ -201,7 +201,7 @@ _MOST_INPUTS = 16
 _MOST_STEPS = 64  # so that a chain of any length is fused in time that grows with its length alone
 
 
-def _elementwise_chain(tensor: Tensor, context: Context) -> list[Tensor] | None:
+def _elementwise_chain(tensor: Tensor, context: RewriteContext) -> list[Tensor] | None:
     """An elementwise operation with each input that only it reads, and that is elementwise of its own shape."""
     outer = tensor.producer
     if not isinstance(outer, Operation) or not _joins(outer) or outer.signature is None:
@@ -271,7 +271,7 @@ ELEMENTWISE_CHAIN = RewriteRule(
 # definitions written out
 
 
-def _linear_choices(tensor: Tensor, context: Context) -> list[Tensor] | None:
+def _linear_choices(tensor: Tensor, context: RewriteContext) -> list[Tensor] | None:
     """The two expansions of linear: a matmul with a bias, or the document's Prod, SumDim and Sum."""
     linear = _made_by(tensor, "linear")
     if linear is None or [name for name, _ in linear.inputs] != ["x", "w", "b"]:
@@ -282,7 +282,7 @@ def _linear_choices(tensor: Tensor, context: Context) -> list[Tensor] | None:
     return [op.add(op.matmul(x, w), b), op.add(total, b)]
 
 
-def _relu_as_where(tensor: Tensor, context: Context) -> Tensor | None:
+def _relu_as_where(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     relu = _made_by(tensor, "relu")
     if relu is None:
         return None
@@ -290,7 +290,7 @@ def _relu_as_where(tensor: Tensor, context: Context) -> Tensor | None:
     return op.where(op.less(x, 0), full((), 0, x.dtype), x)  # NaN is not less, and stays
 
 
-def _unfused(tensor: Tensor, context: Context) -> Tensor | None:
+def _unfused(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     fused = _made_by(tensor, "fused")
     if fused is None:
         return None
@@ -301,14 +301,14 @@ def _unfused(tensor: Tensor, context: Context) -> Tensor | None:
     return done[-1] if done[-1].type == tensor.type else None
 
 
-def _linear_relu_apart(tensor: Tensor, context: Context) -> Tensor | None:
+def _linear_relu_apart(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     both = _made_by(tensor, "linear_relu")
     if both is None or "b" not in dict(both.inputs):
         return None
     return op.relu(Tensor(replace(both, operator="linear")))
 
 
-def _sum_as_selects(tensor: Tensor, context: Context) -> Tensor | None:
+def _sum_as_selects(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     """A sum over few elements of one dimension as additions of selections."""
     total = _made_by(tensor, "sum")
     if total is None or len(total.parameter("axes")) != 1 or total.input("x").dtype != tensor.dtype:

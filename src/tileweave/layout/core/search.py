@@ -382,7 +382,7 @@ def _walk(
 ) -> list[int] | None:
     """Factors of rows (stride, least, greatest, whether it counts) whose sum lies between low and high, or None.
 
-    Slowest stride first; no state (depth, sum so far, whether a factor that counts is not zero: so it must be in the end)
+    Slowest stride first; no state (depth, sum so far, whether a factor that counts is not zero: true in the end)
     is visited twice. The first answer in the order of factors. Unless `moved`, factors and bounds must be symmetric.
     """
     least, most, common = [0], [0], [0]

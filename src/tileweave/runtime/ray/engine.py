@@ -30,9 +30,18 @@ from tileweave.runtime.io import files as io
 from tileweave.runtime.io.sinks import Handle
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, store
 from tileweave.runtime.prepare import Prepared
-from tileweave.runtime.ray.session import Session, connect, load, shutdown, watch
+from tileweave.runtime.ray.session import RaySession, connect, load, shutdown, watch
 from tileweave.runtime.ray.units import Unit, left_bytes, units
-from tileweave.runtime.ray.worker import KernelFailed, Note, Region, Table, alone, by_value, foreign_operators, work
+from tileweave.runtime.ray.worker import (
+    FileRegion,
+    KernelFailed,
+    Note,
+    WorkerTable,
+    alone,
+    by_value,
+    foreign_operators,
+    work,
+)
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +72,7 @@ def keeps_to(box: Box, atom: Sequence[int], shape: Sequence[int]) -> bool:
     return all(a % c == 0 and (b % c == 0 or b == n) for a, b, c, n in edges)
 
 
-def visible(session: Session, paths: Collection[str]) -> set[str]:
+def visible(session: RaySession, paths: Collection[str]) -> set[str]:
     """The files that every node of a cluster sees as this process does; URLs are the same everywhere."""
     urls = {path for path in paths if "://" in path}
     mine = {path: stamp(path) for path in paths if path not in urls}
@@ -142,7 +151,7 @@ def engine(plan: Plan, prepared: Prepared, threads: int | None, address: str | N
 
 
 @lru_cache(maxsize=1)
-def _remote_work(session: Session) -> Any:
+def _remote_work(session: RaySession) -> Any:
     """What a unit is for Ray, sent to the cluster once per session: sending it waits for the control service."""
     return load().remote(work)
 
@@ -158,7 +167,7 @@ class _Run:
         self,
         plan: Plan,
         prepared: Prepared,
-        session: Session,
+        session: RaySession,
         sources: Sequence[ReadSource],
         destinations: Sequence[Destination],
         notify: Callable[[Event], None] | None,
@@ -237,7 +246,7 @@ class _Run:
         if kept is not None and kept[0] is self.session and kept[2] is self.units:
             return kept[1]
         operators = foreign_operators(self.prepared)
-        table = Table(
+        table = WorkerTable(
             tuple(None if unit.stores else unit for unit in self.units),
             tuple(map(self._threads, self.units)),
             tuple(map(alone, self.prepared.steps)),
@@ -318,7 +327,7 @@ class _Run:
         number = -1 - where[0]
         if number in self.readable:
             source = cast("io.FileSource", self.sources[number])
-            return Region(replace(source.data, path=_absolute(source.data.path)), source.type, where[1])
+            return FileRegion(replace(source.data, path=_absolute(source.data.path)), source.type, where[1])
         if where not in self.values:
             region = self.sources[number](where[1])
             small = region.nbytes <= DIRECT_BYTES

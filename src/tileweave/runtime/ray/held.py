@@ -14,7 +14,7 @@ import numpy as np
 from tileweave.errors import RunError
 from tileweave.graph import TensorType
 from tileweave.lower.reads import slices
-from tileweave.runtime.ray.session import Session, connect, load
+from tileweave.runtime.ray.session import RaySession, connect, load
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
@@ -29,7 +29,7 @@ class Lost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldTensor:
     """A tensor on nodes.
 
     Args:
@@ -49,7 +49,7 @@ class Nodes:
         copies: how many nodes hold each block.
     """
 
-    def __init__(self, session: Session, copies: int) -> None:
+    def __init__(self, session: RaySession, copies: int) -> None:
         self.ray, self.copies = load(), copies
         self._next = itertools.count()
         if copies > len(self.living()):
@@ -65,14 +65,14 @@ class Nodes:
         """The nodes that the cluster knows to live."""
         return [node["NodeID"] for node in self.ray.nodes() if node["Alive"]]
 
-    def hold(self, array: Array, copies: int | None = None) -> Held:
+    def hold(self, array: Array, copies: int | None = None) -> HeldTensor:
         """Puts a tensor on nodes; blocks go to one node after the other, copies to different ones."""
         kind, nodes = TensorType(array.shape, array.dtype), self.living()
         several = array.ndim and array.nbytes > BLOCK_BYTES
         count = max(1, min(len(nodes), array.shape[0])) if several else 1
         edges = [array.shape[0] * k // count for k in range(count + 1)] if several else []
         boxes = [kind.box.with_range(0, a, b) for a, b in itertools.pairwise(edges)] if several else [kind.box]
-        return Held(kind, tuple((box, self._copies(array[slices(box)], copies or self.copies)) for box in boxes))
+        return HeldTensor(kind, tuple((box, self._copies(array[slices(box)], copies or self.copies)) for box in boxes))
 
     def _copies(self, block: Array, count: int, given: tuple[tuple[str, Any], ...] = ()) -> tuple[tuple[str, Any], ...]:
         """So many copies on different nodes, those that are given among them."""
@@ -100,7 +100,7 @@ class Nodes:
                 return tuple(out)
         raise RunError("environment", "no node takes a block", legal="a cluster with a node that lives")
 
-    def read(self, held: Held) -> Array:
+    def read(self, held: HeldTensor) -> Array:
         """The values of a tensor, from whichever copies are left.
 
         Raises:
@@ -118,7 +118,7 @@ class Nodes:
                 continue
         raise Lost
 
-    def mended(self, held: Held) -> Held:
+    def mended(self, held: HeldTensor) -> HeldTensor:
         """The tensor with as many copies as it should have, made from those that are left.
 
         Raises:
@@ -129,7 +129,7 @@ class Nodes:
             left = tuple(copy for copy in copies if copy[0] in living)
             whole = len(left) == len(copies) or len(living) <= len(left)
             blocks.append((box, copies if whole else self._copies(self._read([r for _, r in left]), len(copies), left)))
-        return Held(held.type, tuple(blocks))
+        return HeldTensor(held.type, tuple(blocks))
 
 
 TRIES = 4

@@ -28,7 +28,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ClusterNode:
     """A node of a cluster.
 
     Args:
@@ -45,7 +45,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class RaySession:
     """A connection to a cluster.
 
     Args:
@@ -57,7 +57,7 @@ class Session:
 
     own: bool
     address: str | None
-    nodes: tuple[Node, ...]
+    nodes: tuple[ClusterNode, ...]
     control: tuple[str, int]
 
     @property
@@ -65,7 +65,7 @@ class Session:
         """Of the whole cluster."""
         return sum(node.cores for node in self.nodes)
 
-    def node(self, machine: int) -> Node:
+    def node(self, machine: int) -> ClusterNode:
         """Where a machine of a plan is, for as long as that node lives."""
         return self.nodes[machine % len(self.nodes)]
 
@@ -85,7 +85,7 @@ class Session:
         return True
 
 
-_OPEN: Session | None = None
+_OPEN: RaySession | None = None
 _WATCHDOG: Watchdog | None = None
 _TOKEN = secrets.token_hex(16)
 
@@ -105,7 +105,7 @@ def load() -> Any:
     return ray
 
 
-def connect(threads: int | None = None, address: str | None = None) -> Session:
+def connect(threads: int | None = None, address: str | None = None) -> RaySession:
     """The open session, or a new one: to the cluster at an address, else to a local cluster that is started here.
 
     A session stays open for the next run and is closed when the process ends, or by `shutdown`.
@@ -143,7 +143,7 @@ def watch(**state: Any) -> None:
     _WATCHDOG.tell(**state)
 
 
-def _attach(ray: Any, address: str) -> Session:
+def _attach(ray: Any, address: str) -> RaySession:
     try:
         host, _, port = address.rpartition(":")
         if port.isdecimal() and "://" not in address:
@@ -159,9 +159,9 @@ def _attach(ray: Any, address: str) -> Session:
     return _session(ray, False, address)
 
 
-def _session(ray: Any, own: bool, address: str | None) -> Session:
+def _session(ray: Any, own: bool, address: str | None) -> RaySession:
     nodes = [
-        Node(
+        ClusterNode(
             n["NodeID"],
             n["NodeManagerHostname"],
             int(n["Resources"].get("CPU", 0)),
@@ -174,10 +174,10 @@ def _session(ray: Any, own: bool, address: str | None) -> Session:
     if not able:
         raise RunError("run(plan, runtime='ray')", "the cluster has no node with a core", legal="a node with a core")
     host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-    return Session(own, address, able, (host.strip("[]"), int(port)))
+    return RaySession(own, address, able, (host.strip("[]"), int(port)))
 
 
-def _start(ray: Any, threads: int) -> Session:
+def _start(ray: Any, threads: int) -> RaySession:
     """A quiet local cluster, guarded by a token of this process.
 
     Ray reads these settings from the environment, and so do the processes that it starts. A driver that waits inside

@@ -35,7 +35,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class WorkerTable:
     """A plan as workers know it.
 
     Args:
@@ -80,10 +80,10 @@ def by_value(cloudpickle: Any, operators: Sequence[Operator]) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-_TABLES: OrderedDict[bytes, Table] = OrderedDict()  # in a worker: the plans that it has seen lately
+_TABLES: OrderedDict[bytes, WorkerTable] = OrderedDict()  # in a worker: the plans that it has seen lately
 
 
-def _table(reference: Any) -> Table:
+def _table(reference: Any) -> WorkerTable:
     """A plan's table, fetched once per worker."""
     name = reference.binary()
     if name not in _TABLES:
@@ -122,7 +122,7 @@ class KernelFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class FileRegion:
     """A region of a source in a file, which the worker reads itself."""
 
     data: FileData
@@ -134,7 +134,7 @@ Targets = Mapping[int, Handle]
 """Where the stores of each step go."""
 
 
-def work(references: Sequence[Any], number: int, targets: Targets, *arguments: Block | Region) -> Any:
+def work(references: Sequence[Any], number: int, targets: Targets, *arguments: Block | FileRegion) -> Any:
     """One unit, in a worker: (note, what each task gives..)."""
     table = _table(references[0])
     unit = table.units[number]
@@ -149,20 +149,20 @@ def work(references: Sequence[Any], number: int, targets: Targets, *arguments: B
 def run_unit(
     unit: Unit,
     steps: Sequence[Step],
-    arguments: Sequence[Block | Region],
+    arguments: Sequence[Block | FileRegion],
     threads: int,
     targets: Targets | None = None,
     times: list[tuple[float, float]] | None = None,
 ) -> tuple[list[Any], int]:
     """(what each task of a unit gives, the most bytes that were held); `times` takes when each began and ended."""
-    blocks: list[Block | Region | None] = [*(None for _ in unit.tasks), *arguments]
+    blocks: list[Block | FileRegion | None] = [*(None for _ in unit.tasks), *arguments]
     out: list[Any] = []
     held = most = 0
     with _Files() as files:
 
         def holds(piece: ReadPiece) -> Block | None:
             block = blocks[piece.task] if piece.task >= 0 else None
-            return files.read(block) if isinstance(block, Region) else block
+            return files.read(block) if isinstance(block, FileRegion) else block
 
         for k, (task, gives) in enumerate(zip(unit.tasks, unit.gives, strict=True)):
             step, began = steps[task.step], time.time()
@@ -184,7 +184,7 @@ def run_unit(
             out += [_given(block, step, task, output, region) for output, region in gives.parts]
             for dropped in gives.drops:
                 gone = blocks[dropped]
-                if gone is not None and not isinstance(gone, Region) and not unit.gives[dropped].whole:
+                if gone is not None and not isinstance(gone, FileRegion) and not unit.gives[dropped].whole:
                     held -= block_bytes(gone)
                 blocks[dropped] = None
     return out, most
@@ -196,7 +196,7 @@ class _Files:
     def __init__(self) -> None:
         self._open: dict[FileData, FileSource] = {}
 
-    def read(self, region: Region) -> Array:
+    def read(self, region: FileRegion) -> Array:
         """The values of a region."""
         found = self._open.get(region.data)
         if found is None:

@@ -23,7 +23,7 @@ from tileweave.layout.core.search import Term, reach
 from tileweave.space import Box
 from tileweave.teir.analysis.calls import Call, bounds, calls
 from tileweave.teir.analysis.interpret import Memory, Run
-from tileweave.teir.analysis.regions import Grid, Region, subtracted
+from tileweave.teir.analysis.regions import DigitGrid, DigitRegion, subtracted
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.primitives import OperationSpec
 from tileweave.teir.ir.program import Id, Program, TensorSpec
@@ -184,15 +184,15 @@ class _Touch:
         return strict or self.number < reader.number
 
 
-def _grid(found: Sequence[Call], name: str, *more: Layout) -> Grid | None:
+def _grid(found: Sequence[Call], name: str, *more: Layout) -> DigitGrid | None:
     touched = [(call, k) for call in found for k, other in enumerate(call.names) if other == name]
     width = max((call.width(k) for call, k in touched), default=1)
     # from index 0 on, where loops are taken to stand, even where guards admit no such index
     places = [strided([span.high + 1 for span in call.spans], call.strides(k), call.offset(k)) for call, k in touched]
-    return Grid.of([*places, *more], width)
+    return DigitGrid.of([*places, *more], width)
 
 
-def _held(grid: Grid, reader: _Touch, writers: Sequence[_Touch]) -> bool:
+def _held(grid: DigitGrid, reader: _Touch, writers: Sequence[_Touch]) -> bool:
     """Whether all that is read was written before: proved from the innermost loop outwards."""
     depth = len(reader.call.visit.path)
     # where loops stand at index 0, digits count from there: a translation, the same for all that share the loops
@@ -208,7 +208,7 @@ def _held(grid: Grid, reader: _Touch, writers: Sequence[_Touch]) -> bool:
         if not depth:
             return False
         depth -= 1
-        left = grid.moved(Region(tuple(left), True), [reader.terms[depth]]).boxes
+        left = grid.moved(DigitRegion(tuple(left), True), [reader.terms[depth]]).boxes
 
 
 def _unheld(reader: _Touch, writers: Sequence[_Touch]) -> int | None:
@@ -242,7 +242,7 @@ def _hits(writer: _Touch, reader: _Touch, corner: Sequence[int], byte: int) -> b
     return False
 
 
-def _missing(program: Program, tensor: str, elements: Iterable[int]) -> tuple[Grid, Sequence[Box]] | None:
+def _missing(program: Program, tensor: str, elements: Iterable[int]) -> tuple[DigitGrid, Sequence[Box]] | None:
     """The grid and the boxes of the elements that are not written; None where they are no boxes."""
     verify(program)
     spec = _tensor(program, tensor)

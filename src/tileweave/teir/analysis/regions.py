@@ -22,7 +22,7 @@ BOXES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class DigitRegion:
     """Boxes of digits.
 
     Args:
@@ -35,7 +35,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class DigitGrid:
     """How bytes of a tensor are read as digits.
 
     Args:
@@ -47,7 +47,7 @@ class Grid:
     start: int
 
     @staticmethod
-    def of(layouts: Sequence[Layout], width: int) -> Grid | None:
+    def of(layouts: Sequence[Layout], width: int) -> DigitGrid | None:
         """A grid in which elements of these accesses are points; None where there is none.
 
         Args:
@@ -64,14 +64,16 @@ class Grid:
         if any((other - start) % units[0] for other in starts) and units[0] % width == 0 and units[0] != width:
             units.insert(0, width)  # halves of pairs, and fields of records, begin between the elements of others
         bad = units[0] < width or any(stride % units[0] for stride in strides)
-        return None if bad or any((other - start) % units[0] for other in starts) else Grid(tuple(units), start)
+        return None if bad or any((other - start) % units[0] for other in starts) else DigitGrid(tuple(units), start)
 
-    def region(self, place: Layout) -> Region:
+    def region(self, place: Layout) -> DigitRegion:
         """The elements of an access."""
         rows = [(it.stride[DEFAULT_AXIS], 0, it.extent - 1) for it in place.shard]
-        return self.moved(Region((Box(self.digits(place.offset[DEFAULT_AXIS]), (1,) * len(self.units)),), True), rows)
+        return self.moved(
+            DigitRegion((Box(self.digits(place.offset[DEFAULT_AXIS]), (1,) * len(self.units)),), True), rows
+        )
 
-    def moved(self, region: Region, rows: Iterable[Term]) -> Region:
+    def moved(self, region: DigitRegion, rows: Iterable[Term]) -> DigitRegion:
         """The union of a region at every index of some rows: bytes per step, least index, greatest index."""
         boxes, exact = list(region.boxes), region.exact
         for stride, low, high in sorted(rows, key=lambda row: abs(row[0])):
@@ -92,7 +94,7 @@ class Grid:
             if len(boxes) > BOXES:
                 boxes, exact = [_hull(boxes)], False
         carried = [part for box in boxes for part in self._carried(box)]
-        return Region(tuple(carried), exact)
+        return DigitRegion(tuple(carried), exact)
 
     def digits(self, byte: int) -> tuple[int, ...]:
         """The digits of a byte at which an element begins."""

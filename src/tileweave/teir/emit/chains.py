@@ -21,7 +21,7 @@ _COMPARISONS = frozenset(CHOICES) - {"Select"}
 _START = {reduction: NEUTRAL[monoid] for monoid, reduction in REDUCTIONS.items()}
 
 
-class Step(NamedTuple):
+class ChainStep(NamedTuple):
     """An operation, its arguments (none for a Fill), the type of its result, and the number that a Fill writes."""
 
     kind: str
@@ -93,7 +93,7 @@ def emit_chain(
 def add_steps(
     where: str,
     p: Rows,
-    steps: Sequence[Step],
+    steps: Sequence[ChainStep],
     inputs: Sequence[tuple[str, bool]],
     into: tuple[str, bool],
     dtype: str,
@@ -158,10 +158,10 @@ def _letters(
 
 def typed_steps(
     where: str, steps: Sequence[tuple[Any, ...]], inputs: Sequence[str], made: str, *, reduces: bool
-) -> list[Step]:
+) -> list[ChainStep]:
     """The steps with the type of each result; or why they do not fit."""
     legal = (*_ELEMENTWISE, FILL, *(_START if reduces else ()))
-    typed: list[Step] = []
+    typed: list[ChainStep] = []
     for k, step in enumerate(steps):
         kind, arguments = step[0], tuple(step[1])
         if kind not in legal:
@@ -171,14 +171,14 @@ def typed_steps(
             problem = f"step {k}: {kind} of {', '.join(map(str, arguments)) or 'nothing'}"
             raise GraphError(where, problem, legal=f"{count} of -{k}..{len(inputs) - 1}" if k else "inputs")
         if kind == FILL:
-            typed.append(Step(kind, (), step[2] if len(step) > 2 else made, float(arguments[0])))
+            typed.append(ChainStep(kind, (), step[2] if len(step) > 2 else made, float(arguments[0])))
             continue
         dtypes = [inputs[a] if a >= 0 else typed[-1 - a].dtype for a in arguments]
         dtype = step[2] if len(step) > 2 else "INT8" if kind in _COMPARISONS else dtypes[-1]
         why = named(kind).dtypes((*dtypes, dtype))
         if why:
             raise DtypeError(where, f"step {k}: {why}", legal="a Cast before it")
-        typed.append(Step(kind, arguments, dtype))
+        typed.append(ChainStep(kind, arguments, dtype))
     if typed[-1].dtype != made:
         raise DtypeError(
             where, f"the last result is {typed[-1].dtype} and the output {made}", legal="a Cast at the end"
@@ -186,7 +186,7 @@ def typed_steps(
     return typed
 
 
-def _held(steps: Sequence[Step], whole: Sequence[bool], made: str) -> int:
+def _held(steps: Sequence[ChainStep], whole: Sequence[bool], made: str) -> int:
     """The step whose row waits in the output for the last step; -1: none does.
 
     A row that is read again after another reduction is stored somewhere, and the output's own row is in cache when it

@@ -24,7 +24,7 @@ _LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class AttentionSizes:
     """How attention is cut.
 
     Args:
@@ -44,7 +44,7 @@ class Sizes:
     blocks: int
 
 
-def choose_sizes(a: Attention, target: Target, threads: int) -> Sizes:
+def choose_sizes(a: Attention, target: Target, threads: int) -> AttentionSizes:
     """Blocks and panels that the caches hold, and jobs for all threads."""
     lanes = target.lanes(a.element.width_bytes)
     rows, panel = choose_tile(target, a.queries, 64 * lanes, lanes, (2,), 1)
@@ -57,10 +57,10 @@ def choose_sizes(a: Attention, target: Target, threads: int) -> Sizes:
     while a.batches * blocks < 4 * threads > 4 and a.queries > 4 * rows * blocks:
         blocks += 1
     queries = _up(-(-a.queries // blocks), rows)
-    return Sizes(lanes, rows, panel, keys, queries, -(-a.queries // queries))
+    return AttentionSizes(lanes, rows, panel, keys, queries, -(-a.queries // queries))
 
 
-def with_sizes(a: Attention, s: Sizes, size: Callable[[int], int]) -> tuple[Attention, Sizes]:
+def with_sizes(a: Attention, s: AttentionSizes, size: Callable[[int], int]) -> tuple[Attention, AttentionSizes]:
     """The same with what differs between lengths and batches replaced by what a function makes of it.
 
     What code is written for stays: head sizes, tiles, and strides along which vectors are gathered.
@@ -75,7 +75,7 @@ def with_sizes(a: Attention, s: Sizes, size: Callable[[int], int]) -> tuple[Atte
     keys = tuple([size(n) if n and t in walked else n for t, n in enumerate(a.keys.strides)])
     outer, rows = (tuple(Mode(size(m.extent), each(m.strides)) for m in modes) for modes in (a.outer, a.rows))
     made = replace(a, offsets=each(a.offsets), outer=outer, rows=rows, keys=Mode(size(a.keys.extent), keys))
-    return made, Sizes(s.lanes, s.rows, s.vectors, size(s.keys), size(s.queries), size(s.blocks))
+    return made, AttentionSizes(s.lanes, s.rows, s.vectors, size(s.keys), size(s.queries), size(s.blocks))
 
 
 def _up(size: int, multiple: int) -> int:
@@ -90,7 +90,7 @@ class Cut:
     target: Target
     name: str
     a: Attention
-    sizes: Sizes
+    sizes: AttentionSizes
 
     def __post_init__(self) -> None:
         a, s = self.a, self.sizes

@@ -40,7 +40,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChildOutcome:
     """How a program ended: its status, its output, what was found."""
 
     status: int
@@ -66,7 +66,7 @@ def run_program(
     window: int = 8,
     seconds: int = 60,
     inherit: bool = False,
-) -> Outcome:
+) -> ChildOutcome:
     """Runs a program that was built for the runtime.
 
     Args:
@@ -100,7 +100,7 @@ def run_program(
     records = [json.loads(line) for line in report.read_text(errors="replace").splitlines()] if report.exists() else []
     findings = _located(records, program)
     decoded = [(text or b"").decode(errors="replace") for text in (out, err)]
-    return Outcome(process.returncode, decoded[0], decoded[1], tuple(findings))
+    return ChildOutcome(process.returncode, decoded[0], decoded[1], tuple(findings))
 
 
 def _no_core() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tileweave.backends.cuda.arguments import DeviceArray, Extent, Launch, Peers, PerDevice, TensorMap
 from tileweave.backends.cuda.cpu.build import build_program
-from tileweave.backends.cuda.cpu.child import Finding, Outcome, run_program
+from tileweave.backends.cuda.cpu.child import ChildOutcome, Finding, run_program
 from tileweave.backends.cuda.cpu.source import KernelSignature, Translation
 from tileweave.backends.cuda.parameters import check_launch, host_array
 from tileweave.errors import BackendError
@@ -157,7 +157,7 @@ def _memory(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def launch_on_cpu(
     text: str, launches: Sequence[Launch], *, devices: int, order: str | int, window: int, seconds: int, check: bool,
     optimise: bool = True, include: Sequence[str] = (), source: Path | None = None,
-) -> tuple[Outcome, tuple[Finding, ...]]:  # fmt: skip
+) -> tuple[ChildOutcome, tuple[Finding, ...]]:  # fmt: skip
     """Compiles a text once and launches its kernels one after the other; the arrays are updated in place."""
     with tempfile.TemporaryDirectory(prefix="tileweave-") as scratch:
         folder = Path(scratch)

@@ -16,7 +16,7 @@ from tileweave.graph.ir.nodes import Operation, Tensor
 from tileweave.graph.ops.grouped.attention import attended
 from tileweave.graph.ops.grouped.rows import FULL, Step, softmax_at_end
 from tileweave.graph.ops.operators import is_elementwise
-from tileweave.graph.passes.rewrite import Context, RewriteRule
+from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule
 
 MOST_EXTRAS = 8
 FEWEST_QUERIES = 8
@@ -24,7 +24,7 @@ FEWEST_QUERIES = 8
 as they lie, where tiles pack them first."""
 
 
-def _attention(tensor: Tensor, context: Context) -> Tensor | None:
+def _attention(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     outer = _product(tensor)
     if outer is None or tensor.dtype.name not in ("float32", "float64"):
         return None
@@ -70,7 +70,7 @@ def _softmax(program: Sequence[Step]) -> int | None:
     return first if all(name == FULL or is_elementwise(name) for name, _, _ in program[:first]) else None
 
 
-def _scores(group: Operation, context: Context) -> int | None:
+def _scores(group: Operation, context: RewriteContext) -> int | None:
     """Which input of a group of rows is a product that only it reads; the only such input."""
     shape = group.output_types["out"].shape
     found = [

@@ -12,12 +12,12 @@ from typing import Any
 from tileweave.graph.ir.nodes import Operation, Tensor
 from tileweave.graph.ops.grouped.chained import Step, conv_chain
 from tileweave.graph.ops.operators import is_elementwise
-from tileweave.graph.passes.rewrite import Context, RewriteRule
+from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule
 
 MOST_STEPS, MOST_EXTRAS = 24, 8
 
 
-def _conv_chain(tensor: Tensor, context: Context) -> Tensor | None:
+def _conv_chain(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     outer: Any = tensor.producer
     if not isinstance(outer, Operation) or outer.signature is None or tensor.dtype.name not in ("float32", "float64"):
         return None

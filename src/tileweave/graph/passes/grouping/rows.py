@@ -16,7 +16,7 @@ from tileweave.graph.ir.nodes import Operation, Selector, Tensor
 from tileweave.graph.ir.select import unsqueeze
 from tileweave.graph.ops.grouped.rows import FULL, REDUCTIONS, Step, rows
 from tileweave.graph.ops.operators import is_elementwise
-from tileweave.graph.passes.rewrite import Context, RewriteRule
+from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule
 
 MOST_INPUTS = 12
 MOST_STEPS = 32
@@ -98,7 +98,7 @@ class _Group:
 
     root: Operation
     frame: _Frame
-    context: Context
+    context: RewriteContext
     members: set[Operation] = field(default_factory=set)
 
     def grow(self) -> None:
@@ -207,7 +207,7 @@ def _program(operation: Operation) -> tuple[Step, ...]:
     return ((operation.operator, tuple(range(len(operation.inputs))), dtype),)
 
 
-def _rows(tensor: Tensor, context: Context) -> Tensor | None:
+def _rows(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     root: Any = tensor.producer
     if not _joins(root):
         return None
