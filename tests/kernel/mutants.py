@@ -10,7 +10,7 @@ from tileweave.kernel.threads import Address, Branch, Instruction, Loop, Repeat,
 DELETED = (
     "bar.sync", "bar.warp.sync", "cp.async.commit_group", "cp.async.wait_group", "mbarrier.", "fence.", "wgmma.fence",
     "wgmma.commit_group", "wgmma.wait_group", "signal", "wait",
-    "tcgen05.commit", "tcgen05.fence", "tcgen05.dealloc",
+    "tcgen05.commit", "tcgen05.fence", "tcgen05.dealloc", "tcgen05.wait_st",
 )  # fmt: skip
 
 

@@ -34,7 +34,8 @@ def instruction(name):
         wide = "" if name.split(".")[5] == "s32" else ", 1, 1" + (", 0, 0" if kind in ("f16", "bf16") else "")
         return f"{name} {registers(row['d'], 0)}, %l1, %l2, 1{wide}"
     if row.family == "tcgen05.mma":
-        return f"{name} [%r1], %l1, %l2, %r2, %p1"
+        a = "[%r3]" if name.endswith(".tensor_a") else "%l1"
+        return f"{name.removesuffix('.tensor_a')} [%r1], {a}, %l2, %r2, %p1"
     if row.family in ("ldmatrix", "stmatrix"):
         d = registers(row["d"], 4)
         return f"{name} {d}, [%r1]" if row.family == "ldmatrix" else f"{name} [%r1], {d}"

@@ -36,6 +36,7 @@ from tileweave.kernel.ir import (
 from tileweave.kernel.semantics import check_kernel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
+attention_tensor = import_module("attention_tensor").attention_tensor
 matmul, transpose, gemm_reduce_scatter, gather_gemm, moe, gemm_cp_async, clusters, tensor_memory = map(
     import_module,
     (
@@ -160,6 +161,11 @@ def kernels():
             {"bn": 32, "stages": 2},
         ),
         "reused": (reused, (rows(128, 256), rows(32, 256), np.zeros((128, 32), np.float32)), {}),
+        "attention_tensor": (
+            attention_tensor,
+            (*(rows(1, 80, 64) for _ in range(3)), np.zeros((1, 80, 64), np.float32)),
+            {"bn": 32},
+        ),
         "row_sums": (clusters.row_sums, (np.ones((2, 70), np.float32), np.zeros((2, 1), np.float32)), {}),
         "staged_copy": (staged_copy, (rows(6, 64), rows(6, 64)), {}),
         "stored_boxes": (stored_boxes, (rows(6, 64), rows(6, 64)), {}),
@@ -231,12 +237,17 @@ EQUIVALENT = {
 
 _EARLIER = ["without fence mbarrier_init", "without sync"]
 #: Kernel -> changes that change nothing: the start of one barrier is published again with that of the next one, and
-#: one arrival by a scope of one warp is the same as one by each of its warps.
+#: one arrival by a scope of one warp is the same as one by each of its warps; a ring of one turn waits for no earlier
+#: use, and nobody waits for the end of its last one.
 SAME = {
     "matmul_tensor": [*_EARLIER, "arrive ring_full[i % 2]"],
     "matmul_pair": [*_EARLIER, "arrive ring_full[i % 2]"],
+    "attention_tensor": [
+        *_EARLIER, *_EARLIER, *_EARLIER, "without wait ring_empty_1[0] parity 1", "arrive ring_full_1[0]",
+        "arrive ring_full[j_1 % 2]", "without commit tcgen05 arrives ring_empty_1[0]",
+    ],
     "reused": [*_EARLIER, *_EARLIER, "arrive ring_full[i_1 % 2]"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(kernels()))
@@ -273,6 +284,7 @@ def test_every_fault_is_named(name, record_property):
             "matmul_tensor": 30,
             "matmul_pair": 30,
             "reused": 30,
+            "attention_tensor": 30,
             "row_sums": 4,
         }[name]
     )

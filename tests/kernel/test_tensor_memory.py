@@ -18,6 +18,8 @@ from tileweave.errors import BackendError, VerifyError
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2] / "examples" / "kernels")]
 examples, mutants = import_module("tensor_memory"), import_module("mutants").mutants
+attention = import_module("attention_tensor").attention_tensor
+expected = import_module("attention").expected
 RANDOM = np.random.default_rng(6)
 SMALL = {"bn": 32, "stages": 2}
 
@@ -98,6 +100,52 @@ def test_the_text_compiles_without_spills(name, number, group):
     assert compile_text(shown, "sm_100a").kernels[name].spill_bytes == 0
 
 
+def sequences(length, width, keys=None, dtype="float16"):
+    q, k, v = (RANDOM.standard_normal((2, n, width)).astype(dtype) for n in (length, keys or length, keys or length))
+    return q, k, v, np.zeros((2, length, width), np.float32)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(
+    ("length", "keys", "width", "dtype", "causal", "order"),
+    [
+        (150, 150, 64, "float16", True, "reversed"),
+        pytest.param(70, 200, 128, "float16", False, "forward", marks=pytest.mark.slow),
+        pytest.param(300, 300, 64, "bfloat16", True, 5, marks=pytest.mark.slow),
+    ],
+)
+def test_weights_of_attention_are_multiplied_where_they_lie(length, keys, width, dtype, causal, order):
+    q, k, v, out = sequences(length, width, keys, dtype)
+    made = attention.trace(q, k, v, out, bn=32, causal=causal)
+    want = attention.check(q, k, v, out, arch="sm_100a", bn=32, causal=causal).outputs["out"]
+    run_text(made, [q, k, v, out], arch="sm_100a", order=order)
+    assert out.tobytes() == want.tobytes()
+    close = {"float16": 2e-3, "bfloat16": 2e-2}[dtype]  # weights are rounded to it
+    np.testing.assert_allclose(out, expected(q, k, v, causal), atol=close)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_attention_compiles_without_spills():
+    shown = text(attention.trace(*sequences(256, 128)), "sm_100a")
+    assert "tcgen05.mma.cta_group::1.kind::f16 [%0], [%1], %2, %3, p;" in shown
+    assert "tcgen05.st.sync.aligned.32x32b.x" in shown and "tcgen05.wait::st" in shown
+    assert compile_text(shown, "sm_100a").kernels["attention_tensor"].spill_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "problem"), [("f32", "multiplied as tf32 only"), ("bf16", "16-bit operands of two types")]
+)
+def test_left_operands_in_tensor_memory_have_the_type_of_the_right_ones(dtype, problem):
+    def body(k, A, B, C, sa, sb):
+        acc, left = k.tensor_memory(32), k.tensor_memory(64, dtype)
+        with k.cta(threads=128) as cta:
+            cta.store(left, cta.zeros((128, 64), dtype))
+            cta.gemm(acc, left, sb, keep=False)
+
+    with pytest.raises(BackendError, match=problem):
+        text(wrong(body).trace(*operands(128, 32, 64)), "sm_100a")
+
+
 def test_other_targets_say_that_they_have_no_tensor_memory():
     with pytest.raises(BackendError, match="sm_90a has no tensor memory"):
         text(kernel("matmul_tensor", operands(128, 32, 64)), "sm_90a")
@@ -135,17 +183,16 @@ def test_tensor_memory_is_reached_by_products_and_loads_only():
         with k.cta(threads=128) as cta:
             cta.copy(acc, C)
 
-    with pytest.raises(VerifyError, match="written by products only") as caught:
+    with pytest.raises(VerifyError, match="written by products and from registers") as caught:
         wrong(body).trace(*operands(128, 32, 64))
     assert caught.value.rule == "tensor-memory"
 
 
-def faulty(name, arrays, wanted):
-    """The findings of the fibers for the first mutant of a kind."""
-    program = lowered(kernel(name, arrays), "sm_100a").program
-    found = next(one for what, _, one in mutants(program) if what.startswith(wanted))
-    named = dict(zip("ABC", arrays, strict=True))
-    given, _ = arguments(kernel(name, arrays), found, named)
+def faulty(made, names, arrays, wanted, which=0):
+    """The findings of the fibers for one mutant of a kind."""
+    program = lowered(made, "sm_100a").program
+    found = [one for what, _, one in mutants(program) if what.startswith(wanted)][which]
+    given, _ = arguments(made, found, dict(zip(names, arrays, strict=True)))
     with pytest.raises(BackendError) as caught:
         run_program(found, given)
     return caught.value.facts["findings"][0]
@@ -164,4 +211,19 @@ def faulty(name, arrays, wanted):
 )
 def test_the_fibers_name_faults_of_tensor_memory(wanted, rules):
     depth = 264 if wanted == "no tcgen05.commit" else 72  # a stage that is never let go is missed by the third fill
-    assert faulty("matmul_tensor", operands(100, 30, depth), wanted).rule in rules
+    given = operands(100, 30, depth)
+    assert faulty(kernel("matmul_tensor", given), "ABC", given, wanted).rule in rules
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(
+    ("wanted", "rule"),
+    [
+        ("no tcgen05.wait_st", "tensor-wait"),
+        pytest.param("no tcgen05.fence_after", "tensor-fence", marks=pytest.mark.slow),
+    ],
+)
+def test_the_fibers_name_faults_of_stores(wanted, rule):
+    given = sequences(70, 64)  # one wait is behind several stores: that of the last one
+    made = attention.trace(*given, bn=32)
+    assert faulty(made, ("q", "keys", "values", "out"), given, wanted, -1).rule == rule

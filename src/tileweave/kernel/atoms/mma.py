@@ -160,23 +160,29 @@ _TENSOR_D = {64: "(4:32@TLane, 16:1@TLane, 256:1@TCol)", 128: "(128:1@TLane, 256
 
 
 def tcgen05_names() -> Iterator[str]:
-    """Every ``tcgen05.mma`` of the table: one block or a pair, A and B in shared memory."""
+    """Every ``tcgen05.mma`` of the table: one block or a pair, A in shared or, with ``.tensor_a``, in tensor memory."""
     for group in (1, 2):
         for kind in _TENSOR_KINDS:
             yield f"tcgen05.mma.cta_group::{group}.kind::{kind}"
+            yield f"tcgen05.mma.cta_group::{group}.kind::{kind}.tensor_a"
 
 
 def tcgen05_atom(name: str) -> Atom | None:
     """The row of a ``tcgen05.mma`` with D of 128 rows and 256 columns, the largest tile; M = 64 is :func:`tensor_d`."""
     if name not in tcgen05_names():
         return None
-    kind = name.rsplit("::", 1)[1]
+    kind, _, place = name.rsplit("::", 1)[1].partition(".")
     bits = _TENSOR_KINDS[kind]
     dtype = {16: "f16", 32: "tf32", 8: "s8" if kind == "i8" else "e4m3"}[bits]
     k = 256 // bits
     operands = (
         ("d", tensor_d(128)),
-        ("a", shared(dtype, (128, k), f"(128:{k}, {k}:1)")),
+        (
+            "a",
+            Fragment(dtype, (128, k), parse(f"(128:1@TLane, {k}:1@TCol)"), "tensor")
+            if place
+            else shared(dtype, (128, k), f"(128:{k}, {k}:1)"),
+        ),
         ("b", shared(dtype, (256, k), f"(256:{k}, {k}:1)")),
     )
     rules = (

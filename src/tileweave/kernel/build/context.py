@@ -183,13 +183,18 @@ class KernelContext:
             pitch *= extent
         return Layout(tuple(iters)), Swizzle((width // 16).bit_length() - 1, (128 // bits).bit_length() - 1, 3)
 
-    def tensor_memory(self, columns: int) -> View:
-        """Tensor memory of a block (sm_100a): 128 lanes of f32, which products write and registers are loaded from."""
+    def tensor_memory(self, columns: int, dtype: Any = "f32") -> View:
+        """Tensor memory of a block (sm_100a): 128 lanes of so many elements, two of 16 bits in a cell.
+
+        Products write it, registers are loaded from it and stored to it, and of f16 and bf16 it is the left operand of
+        a product.
+        """
         recorder = self._recorder
         if type(columns) is not int or not 1 <= columns <= 512:
             recorder.refuse("k.tensor_memory(columns)", f"{columns!r} columns", legal="1 to 512 in all of a block")
         layout = Layout((Iter(128, Coord.of({"TLane": 1})), Iter(columns, Coord.of({"TCol": 1}))))
-        return View(recorder, recorder.alloc((128, columns), "f32", "tensor", layout, stem="tensor"))
+        name = dtype_of(dtype, "k.tensor_memory(columns, dtype)").name
+        return View(recorder, recorder.alloc((128, columns), name, "tensor", layout, stem="tensor"))
 
     def sbuf(self, shape: Sequence[int], dtype: Any = None, *, like: View | None = None) -> View:
         """A tile in SBUF of Trainium: the first dimension on 128 partitions, the second in each of them."""

@@ -17,7 +17,7 @@ import numpy as np
 from tileweave.errors import BackendError
 from tileweave.index import ExprLike, as_expr, simplify
 from tileweave.kernel.dispatch import copies, tensor
-from tileweave.kernel.dispatch.context import Context, slot
+from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.lanes import Within, lane_condition, lane_number, within
 from tileweave.kernel.dispatch.layouts.registers import Holding, Part, blocked, holding, part_of
@@ -45,10 +45,15 @@ def copy(context: Context, op: Op) -> None:
             cast = "cast" if target.dtype != buffer.dtype else "id"
             context.loop(want.slots, lambda r: context.instruction(f"map.{cast}", slot(target, r), slot(buffer, r)))
         elif isinstance(source, Region) and source.tensor.space == "tensor":
-            tensor.load(context, op, target, want, source)
+            tensor.move(context, op, target, want)
         else:
             copies.load(context, op, target, want, source)  # type: ignore[arg-type]
         finish()
+    elif isinstance(source, Region) and from_registers and out.tensor.space == "tensor":
+        if source.masked:
+            raise declined(op.line, "values with a mask go to tensor memory", legal="where(.., values, 0) without one")
+        want = holding(*tensor.loaded_layout(op), context.threads.warps)
+        tensor.move(context, op, *converted(context, *held(context, op, source), want, op))
     elif isinstance(source, Region) and from_registers:
         copies.store(context, op, out, source, *held(context, op, source))
     else:

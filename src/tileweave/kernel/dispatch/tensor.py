@@ -1,11 +1,11 @@
-"""Tensor memory (sm_100a): products by ``tcgen05.mma`` recognised from layouts, loads by ``tcgen05.ld``."""
+"""Tensor memory (sm_100a): products by ``tcgen05.mma`` recognised from layouts, ``tcgen05.ld`` and ``tcgen05.st``."""
 
 from __future__ import annotations
 
 from math import gcd
 from typing import Any
 
-from tileweave.index import Expr, ExprLike, as_expr, simplify, symbol
+from tileweave.index import Expr, ExprLike, as_expr, constant_of, simplify, symbol
 from tileweave.kernel.atoms import atom
 from tileweave.kernel.dispatch.boxes import BoxTile, barrier_of, elected, tile_of_region
 from tileweave.kernel.dispatch.context import Context, declined, place, slot
@@ -73,13 +73,23 @@ def _cell(buffer: Buffer, lane: ExprLike, column: ExprLike) -> ExprLike:
     return simplify(as_expr(_base(buffer) + lane * 65536 + column))
 
 
+def _element(context: Context, region: Region, lane: ExprLike, column: ExprLike) -> ExprLike:
+    """The cell of an element of a region, the first one in it where several are in one."""
+    per = 32 // region.tensor.element.bits
+    at = simplify(as_expr(region.begin[1] + column))
+    inside = constant_of(simplify(as_expr(at % per)))
+    if inside != 0:
+        raise declined(context.line, f"column {at} of {region.tensor.name}", legal=f"a multiple of {per}")
+    return _cell(context.buffer(region.tensor), lane, simplify(as_expr(at // per)))
+
+
 def problem(op: Op, arch: str) -> str:
     """Why a product has no ``tcgen05.mma``; empty if it has."""
     found = _recognised(op, arch)
     return found if isinstance(found, str) else ""
 
 
-def _recognised(op: Op, arch: str) -> tuple[BoxTile, BoxTile] | str:
+def _recognised(op: Op, arch: str) -> tuple[BoxTile | None, BoxTile] | str:
     a, b, out = op.ins[0], op.ins[1], op.outs[0]
     if not isinstance(a, Region) or not isinstance(b, Region):
         return "an operand is a number"
@@ -100,8 +110,13 @@ def _recognised(op: Op, arch: str) -> tuple[BoxTile, BoxTile] | str:
         return f"n = {columns} is no multiple of {step} up to 256"
     if a.shape[1] % (256 // bits):
         return f"k = {a.shape[1]} is no multiple of {256 // bits}"
-    tiles = []
+    tiles: list[BoxTile | None] = []
     for role, region in (("A", a), ("B", b)):
+        if region.tensor.space == "tensor":  # of A, as verify.py has it
+            if region.shape[0] != 128 or region.dims != (0, 1) or op.option("pair"):
+                return f"{role} in tensor memory is not 128 lanes of one block, or turned"
+            tiles.append(None)
+            continue
         tile = tile_of_region(region)
         if region.masked:
             return f"{role} has a mask"
@@ -112,7 +127,7 @@ def _recognised(op: Op, arch: str) -> tuple[BoxTile, BoxTile] | str:
         if tile.major == 0 and bits != 16:
             return f"{role} is not contiguous along k, as {bits}-bit types must be"
         tiles.append(tile)
-    return tiles[0], tiles[1]
+    return tiles[0], tiles[1]  # type: ignore[return-value]
 
 
 def product(context: Context, op: Op) -> None:
@@ -122,26 +137,30 @@ def product(context: Context, op: Op) -> None:
     if isinstance(found, str) or not isinstance(a, Region) or not isinstance(b, Region):
         raise declined(op.line, f"a product into tensor memory: {found}", legal="swizzled tiles in shared memory")
     kind, _ = _KINDS[a.tensor.dtype]
-    row = atom(f"tcgen05.mma.{_group(context)}.kind::{kind}")
+    row = atom(f"tcgen05.mma.{_group(context)}.kind::{kind}{'.tensor_a' if found[0] is None else ''}")
     depth = 256 // a.tensor.element.bits
     tiles = found
+    turned = (tile is not None and tile.major == 0 for tile in tiles)
     rows = 256 if op.option("pair") else 128
     number = instruction_descriptor(a.tensor.dtype, b.tensor.dtype, rows, out.shape[1], found)
     options: dict[str, Any] = {
         role: (*tile.descriptor(region.tensor.element.bits // 8)[:2], _CODES[tile.swizzle])
         for role, tile, region in (("a", tiles[0], a), ("b", tiles[1], b))
+        if tile is not None
     }
     options |= {"a_dims": a.dims, "b_dims": b.dims}
     options["declared"] = (
         ("d", 1), ("a", _KINDS[a.tensor.dtype][1]), ("b", _KINDS[b.tensor.dtype][1]),
         ("m", rows), ("n", out.shape[1]),
-        ("a transposed", int(found[0].major == 0)), ("b transposed", int(found[1].major == 0)),
+        *((f"{role} transposed", int(major)) for role, major in zip("ab", turned, strict=True)),
     )  # fmt: skip
     target = _cell(context.buffer(out.tensor), 0, out.begin[1])
     asked = op.option("keep", 0 if isinstance(op.ins[2], Scalar) else 1)
     kept = asked if isinstance(asked, Expr) else int(bool(asked))
     for step in range(a.shape[1] // depth):
-        first, second = (linear(context, r, (0, step * depth)) for r in (a, b))
+        at = step * depth
+        first: Any = _element(context, a, 0, at) if tiles[0] is None else linear(context, a, (0, at))
+        second = linear(context, b, (0, at))
         keep = kept if step == 0 else 1
         context.instruction(row.name, target, first, second, number, keep, mask=elected(context), **options)
     shape = f"m{rows}n{out.shape[1]}k{depth}"
@@ -149,11 +168,11 @@ def product(context: Context, op: Op) -> None:
     context.choose(op, row.name, reason, order=ChainOrder(depth))
 
 
-def instruction_descriptor(a: str, b: str, rows: int, columns: int, tiles: tuple[BoxTile, BoxTile]) -> int:
+def instruction_descriptor(a: str, b: str, rows: int, columns: int, tiles: tuple[BoxTile | None, BoxTile]) -> int:
     """The 32-bit number that names types and shape of a ``tcgen05.mma`` with a result in f32."""
     value = 1 << 4 | _KINDS[a][1] << 7 | _KINDS[b][1] << 10
     for bit, tile in zip((15, 16), tiles, strict=True):
-        value |= (tile.major == 0) << bit
+        value |= (tile is not None and tile.major == 0) << bit
     return value | columns // 8 << 17 | rows // 16 << 24
 
 
@@ -174,22 +193,32 @@ def loaded_layout(op: Op) -> tuple[Layout, tuple[int, ...]]:
     )
 
 
-def load(context: Context, op: Op, buffer: Buffer, held: Holding, source: Region) -> None:
-    """Tensor memory to registers: each of four warps reaches its own 32 lanes."""
-    lanes, columns = source.shape
-    if lanes != 128 or context.threads.warps != 4 or context.threads.first % 4 or source.masked:
-        raise declined(op.line, f"a load of {lanes} lanes of tensor memory by {context.threads.warps} warps",
+def move(context: Context, op: Op, buffer: Buffer, held: Holding) -> None:
+    """Between tensor memory and registers: each of four warps reaches its own 32 lanes, and waits for its own part."""
+    load = op.outs[0].tensor.space == "register"
+    there = op.ins[0] if load else op.outs[0]
+    if not isinstance(there, Region):
+        raise TypeError(type(there).__name__)
+    lanes, columns = there.shape
+    how = "ld" if load else "st"
+    if lanes != 128 or context.threads.warps != 4 or context.threads.first % 4 or there.masked:
+        raise declined(op.line, f"{lanes} lanes of tensor memory and {context.threads.warps} warps",
                        legal="all 128 lanes by a warpgroup")  # fmt: skip
-    if held.layout != loaded_layout(op)[0] or buffer.dtype != "f32":
-        raise declined(op.line, f"registers that lie as {held.layout}", legal=str(loaded_layout(op)[0]))
-    width = gcd(columns, _WIDEST)
-    name = f"tcgen05.ld.sync.aligned.32x32b.x{width}.b32"
-    of = context.buffer(source.tensor)
+    if held.layout != loaded_layout(op)[0] or buffer.dtype != there.tensor.dtype:
+        raise declined(op.line, f"registers of {buffer.dtype} that lie as {held.layout}",
+                       legal=f"{there.tensor.dtype}, {loaded_layout(op)[0]}")  # fmt: skip
+    per = 32 // there.tensor.element.bits
+    if columns % per:
+        raise declined(op.line, f"{columns} columns of {buffer.dtype}", legal=f"a multiple of {per}")
+    width = gcd(columns // per, _WIDEST)
+    name = f"tcgen05.{how}.sync.aligned.32x32b.x{width}.b32"
 
     def one(v: ExprLike) -> None:
-        where = _cell(of, context.threads.warp * 32, source.begin[1] + v * width)
-        context.instruction(name, slot(buffer, v * width, width), where)
+        where = _element(context, there, context.threads.warp * 32, v * (width * per))
+        slots = slot(buffer, v * (width * per), width * per)
+        context.instruction(name, *((slots, where) if load else (where, slots)))
 
-    context.loop(columns // width, one)
-    context.instruction("tcgen05.wait_ld")
-    context.choose(op, name, Candidate("tcgen05.ld", True, f"{columns // width} x 32 lanes x {width} columns a warp"))
+    context.loop(columns // per // width, one)
+    context.instruction(f"tcgen05.wait_{how}")
+    said = f"{columns // per // width} x 32 lanes x {width} cells a warp"
+    context.choose(op, name, Candidate(f"tcgen05.{how}", True, said))

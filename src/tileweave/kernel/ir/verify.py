@@ -37,6 +37,7 @@ from tileweave.kernel.ir.values import SPACES, Line, Region, Scalar, Scope, Tens
 SHARED_BYTES = 232_448
 """Shared memory that a block may have, at most (sm_90, sm_100); dispatch knows the target's own limit."""
 TENSOR_LANES, TENSOR_COLUMNS = 128, 512
+TENSOR_TYPES = ("f32", "f16", "bf16")
 """Tensor memory of a block (sm_100a): lanes, and columns of 32 bits."""
 CLUSTER_BLOCKS = 8
 """Blocks of the largest cluster that every device with clusters runs."""
@@ -133,7 +134,8 @@ def _resources(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
 
 def tensor_columns(tensor: Tensor) -> int:
     """Columns that an allocation of tensor memory takes: a power of two, 32 at least."""
-    return max(32, 1 << (tensor.shape[-1] - 1).bit_length())
+    cells = -(-tensor.shape[-1] * tensor.element.bits // 32)
+    return max(32, 1 << (cells - 1).bit_length())
 
 
 def _clusters(kernel: Kernel) -> Iterator[tuple[Line, str]]:
@@ -394,20 +396,24 @@ def barrier(node: Visited) -> Iterator[str]:
 
 @_rule
 def tensor_memory(node: Visited) -> Iterator[str]:
-    """Tensor memory is written by products and read into registers; commits of products name a barrier."""
+    """Tensor memory holds results and left operands of products; commits of products name a barrier."""
     s = node.statement
     if isinstance(s, Commit) and (s.kind == "tcgen05") != (s.barrier is not None):
         yield "a commit of tcgen05 names the mbarrier that it arrives at, others name none"
     if isinstance(s, Alloc) and s.tensor.space == "tensor":
-        if s.tensor.rank != 2 or s.tensor.shape[0] != TENSOR_LANES or s.tensor.dtype != "f32":
-            yield f"{s.tensor} is not ({TENSOR_LANES}, columns) of f32"
+        if s.tensor.rank != 2 or s.tensor.shape[0] != TENSOR_LANES or s.tensor.dtype not in TENSOR_TYPES:
+            yield f"{s.tensor} is not ({TENSOR_LANES}, columns) of {' or '.join(TENSOR_TYPES)}"
     if isinstance(s, Op):
+        out = s.outs[0]
         reads = [v for v in s.ins if isinstance(v, Region) and v.tensor.space == "tensor"]
-        if s.outs[0].tensor.space == "tensor":
-            if s.name != "gemm" or reads not in ([], [s.outs[0]]):
-                yield "tensor memory is written by products only"
-            elif s.outs[0].shape != s.outs[0].tensor.shape:
-                yield f"a product into a part of {s.outs[0].tensor.name}"
+        if s.name == "gemm" and out.tensor.space == "tensor":
+            if any(v.tensor == out.tensor or v is not s.ins[0] for v in reads if v != out):
+                yield f"a product into {out.tensor.name}: of its operands the left one may be in tensor memory"
+            elif out.shape != out.tensor.shape or out.tensor.dtype != "f32":
+                yield f"a product into a part of {out.tensor.name}, or into {out.tensor.dtype}"
+        elif out.tensor.space == "tensor":
+            if s.name != "copy" or not isinstance(s.ins[0], Region) or s.ins[0].tensor.space != "register":
+                yield "tensor memory is written by products and from registers: scope.store(acc[..], values)"
         elif reads and (s.name != "copy" or s.outs[0].tensor.space != "register"):
             yield "tensor memory is read into registers: scope.load(acc[..])"
         if (s.option("keep") is not None or s.option("pair")) and s.outs[0].tensor.space not in ("tensor", "psum"):

@@ -15,6 +15,8 @@ from tileweave.kernel.semantics.memory import UNWRITTEN, Box, ReadMark, Storage,
 Array = np.ndarray[Any, Any]
 PRIVATE = ("register", "sbuf", "psum")
 """Memory whose accesses are ordered as they are written: by the thread, or by the engines that share a tile."""
+BY_LANE = "lanes of tensor memory"
+"""How accesses of tensor memory lie: each thread of a warpgroup reaches its own lane only."""
 
 
 def refuse(rule: str, problem: str, line: Line, **inputs: object) -> NoReturn:
@@ -158,10 +160,7 @@ class Ledger:
                 if common is None:
                     kept.append(one)
                     continue
-                same_thread = (
-                    event.held and one.event.held == event.held and one.box == access.box and one.event.who[0][0]
-                    == event.who[0][0] and len(one.event.who) == len(event.who)
-                )  # fmt: skip
+                same_thread = _same_threads(one.event, event) and (one.box == access.box or event.held == BY_LANE)
                 if not same_thread and not all(one.event.before(clock) for clock in clocks):
                     self._race(access, [a for a, _ in common], one.event, event)
                 if common != one.box:
@@ -173,6 +172,8 @@ class Ledger:
                  fenced: list[Clock]) -> None:  # fmt: skip
         earlier = self.events[number]
         if earlier is None or access.region.tensor.space in PRIVATE:
+            return
+        if event.held == BY_LANE and _same_threads(earlier, event):
             return
         if not all(earlier.before(clock) for clock in clocks):
             found = np.argwhere(writers == number)[0]
@@ -205,6 +206,12 @@ class Ledger:
     def _element(self, access: RegionAccess, writers: Array, number: int) -> str:
         found = np.argwhere(writers == number)[0]
         return f"{access.region.tensor.name}{[b + int(x) for (b, _), x in zip(access.box, found, strict=True)]}"
+
+
+def _same_threads(earlier: Event, later: Event) -> bool:
+    """Whether two accesses of an element are of one thread, since the registers of both lie alike."""
+    same = later.held and earlier.held == later.held and earlier.who[0][0] == later.who[0][0]
+    return bool(same) and len(earlier.who) == len(later.who)
 
 
 def _distinct(numbers: Array) -> list[int]:

@@ -39,7 +39,7 @@ from tileweave.kernel.ir import (
     walk,
 )
 from tileweave.kernel.semantics import tensor_memory
-from tileweave.kernel.semantics.access import Ledger, RegionAccess, refuse
+from tileweave.kernel.semantics.access import BY_LANE, Ledger, RegionAccess, refuse
 from tileweave.kernel.semantics.barriers import BarrierState, Flag
 from tileweave.kernel.semantics.clocks import Agent, Clock, Event, merge, publish, synchronise
 from tileweave.kernel.semantics.cluster import Cluster, ranks_of
@@ -470,9 +470,10 @@ class Interpreter:
     def note(self, access: RegionAccess, kind: Any, s: Statement, frame: Frame, *, held: str = "") -> None:
         """Check an access of the frame's threads and remember it."""
         who = tuple((a.number, a.tick()) for a in frame.agents)
-        event = Event(who, kind, s, frame.label, False, held)
-        if access.region.tensor.space == "tensor":
-            tensor_memory.loaded(access, event, frame.agents)
+        in_tensor = access.region.tensor.space == "tensor"
+        event = Event(who, kind, s, frame.label, False, BY_LANE if in_tensor else held)
+        if in_tensor:
+            tensor_memory.reached(access, event, frame.agents)
         for rank in ranks_of(access):
             if rank != frame.block.rank:
                 frame.block.cluster.visit(rank, event, frame.agents, s.line)

@@ -9,9 +9,10 @@ from tileweave.kernel.ir import Commit, Op
 from tileweave.kernel.meaning import matmul
 from tileweave.kernel.semantics.access import RegionAccess, refuse
 from tileweave.kernel.semantics.clocks import Agent, Clock, Event, merge, publish
+from tileweave.kernel.semantics.memory import overlap
 
 AFTER = 'fence("tcgen05.after") behind the wait'
-BEFORE = 'fence("tcgen05.before") before the arrival or sync that follows the load'
+BEFORE = 'fence("tcgen05.before") before the arrival or sync that follows it'
 
 
 def fence(kind: str, agents: Iterable[Agent]) -> None:
@@ -31,17 +32,45 @@ def released(agents: Iterable[Agent]) -> None:
         agent.loads.clear()
 
 
-def loaded(access: RegionAccess, event: Event, agents: tuple[Agent, ...]) -> None:
-    """Threads load from tensor memory."""
+def reached(access: RegionAccess, event: Event, agents: tuple[Agent, ...]) -> None:
+    """Threads load from tensor memory or store to it: behind the products that they know to be complete."""
     event.settled = False
     for agent in agents:
         agent.loads.append(event)
-    storage, at = access.storage, tuple(slice(a, b) for a, b in access.box)
-    for number in {int(n) for n in storage.writers[at].flat} - {-1, 0}:
+    storage = access.storage
+    products = {storage.products[n] for n in _writers(access) if n in storage.products}
+    if event.kind == "write":
+        late = (one.event for one in storage.reads if one.event.asynchronous and overlap(one.box, access.box))
+        products |= {one.who[0][0] for one in late}
+    for number in products:
         for agent in agents:
-            if agent.known.get(storage.products[number], -1) >= 1 > agent.tensor.get(storage.products[number], -1):
-                refuse("tcgen05", f"{access.region} is read, and no fence lies behind the wait for its product",
-                       event.line, reader=event.text, threads=event.label, legal=AFTER)  # fmt: skip
+            if agent.known.get(number, -1) >= 1 > agent.tensor.get(number, -1):
+                refuse("tcgen05", f"{access.region} is {'read' if event.kind == 'read' else 'written'}, and no fence "
+                       "lies behind the wait for its product", event.line, threads=event.label, legal=AFTER,
+                       **{"reader" if event.kind == "read" else "writer": event.text})  # fmt: skip
+
+
+def _writers(access: RegionAccess) -> set[int]:
+    """The numbers of the events that wrote a region."""
+    at = tuple(slice(a, b) for a, b in access.box)
+    return {int(n) for n in access.storage.writers[at].flat} - {-1, 0}
+
+
+def _require_fenced(machine: Any, access: RegionAccess, writes: bool, earlier: Clock, op: Op, frame: Any) -> None:
+    """What threads loaded and stored is ordered before a product, by a fence on both sides."""
+    found = [one for n in _writers(access) if (one := machine.ledger.events[n]) is not None]
+    if writes:
+        found += [one.event for one in access.storage.reads]
+    for event in found:
+        if event.asynchronous:
+            continue
+        ordered = all(event.before({**agent.tensor, **earlier}) for agent in frame.agents)
+        if not (event.settled and ordered):
+            what, done = ("load", "loaded") if event.kind == "read" else ("store", "stored")
+            problem = f"{access.region} was {done}, and no fence orders the {what} before this product"
+            refuse("tcgen05", problem, op.line,
+                   first=f"{event.text} at {event.line}", threads=frame.label,
+                   legal=AFTER if event.settled else BEFORE)  # fmt: skip
 
 
 def product(machine: Any, op: Op, frame: Any) -> None:
@@ -77,12 +106,9 @@ def product(machine: Any, op: Op, frame: Any) -> None:
     for acc, a, _ in found:
         if kept:
             machine.ledger.read(acc, reads, clocks, fenced)
-        for read in acc.storage.reads:
-            ordered = all(read.event.before({**agent.tensor, **earlier}) for agent in frame.agents)
-            if not read.event.asynchronous and not (read.event.settled and ordered):
-                refuse("tcgen05", f"{acc.region} was loaded, and no fence orders the load before this product", op.line,
-                       first=f"{read.event.text} at {read.event.line}", threads=frame.label,
-                       legal=AFTER if read.event.settled else BEFORE)  # fmt: skip
+        _require_fenced(machine, acc, True, earlier, op, frame)
+        if a.region.tensor.space == "tensor":
+            _require_fenced(machine, a, False, earlier, op, frame)
         machine.ledger.write(acc, writes, clocks, fenced)
         acc.storage.products[len(machine.ledger.events) - 1] = number
         old = acc.values() if kept else acc.values() * 0

@@ -146,7 +146,9 @@ def _tensor_memory(block: AsmBlock, s: Statement) -> str:
         _need(block, s, 5)
         kind = row.name.rsplit("::", 1)[1]
         where = f"(uint32_t)({block.address(o[0])})"
-        numbers = f"{block.read(o[1], 'b64')}, {block.read(o[2], 'b64')}, (uint32_t)({block.read(o[3], 'b32')})"
+        inside = str(o[1].kind == "memory").lower()
+        first = block.address(o[1]) if o[1].kind == "memory" else block.read(o[1], "b64")
+        numbers = f"{inside}, {first}, {block.read(o[2], 'b64')}, (uint32_t)({block.read(o[3], 'b32')})"
         return f'::tw::tensor_mma("{kind}", {pair}, {where}, {numbers}, ({block.read(o[4])}) != 0);'
     if name == "commit":
         mask = f"(int)({block.read(o[1])})" if "multicast" in s.opcode else "-1"

@@ -94,6 +94,7 @@ _SHARED = {
     "tw_tensor_fence_before": _asm("tw_tensor_fence_before", "", "tcgen05.fence::before_thread_sync;"),
     "tw_tensor_fence_after": _asm("tw_tensor_fence_after", "", "tcgen05.fence::after_thread_sync;"),
     "tw_tensor_wait_ld": _asm("tw_tensor_wait_ld", "", "tcgen05.wait::ld.sync.aligned;"),
+    "tw_tensor_wait_st": _asm("tw_tensor_wait_st", "", "tcgen05.wait::st.sync.aligned;"),
     "tw_descriptor100": f"{_HEAD}unsigned long long tw_descriptor100(const void* p, int lbo, int sbo, int swizzle) {{\n"
     "  return (unsigned long long)swizzle << 61 | 1ull << 46 | (unsigned long long)(sbo >> 4) << 32\n"
     "         | (unsigned long long)(lbo >> 4) << 16 | (tw_shared(p) & 0x3FFFF) >> 4;\n}",
@@ -172,17 +173,27 @@ def product_helper(name: str) -> tuple[tuple[str, ...], str]:
     if row.family == "wgmma":
         return (), _wgmma(row)
     if row.family == "tcgen05.mma":
-        text = f"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %4, 0;\\n{name} [%0], %1, %2, %3, p;\\n}}"
-        given = '"r"(d), "l"(a), "l"(b), "r"(number), "r"(keep)'
-        parameters = "unsigned d, unsigned long long a, unsigned long long b, unsigned number, int keep"
+        opcode, inside = name.removesuffix(".tensor_a"), name.endswith(".tensor_a")
+        first = "[%1]" if inside else "%1"
+        text = f"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %4, 0;\\n{opcode} [%0], {first}, %2, %3, p;\\n}}"
+        given = f'"r"(d), "{"r" if inside else "l"}"(a), "l"(b), "r"(number), "r"(keep)'
+        kind = "unsigned" if inside else "unsigned long long"
+        parameters = f"unsigned d, {kind} a, unsigned long long b, unsigned number, int keep"
         return (), _asm(helper_name(name), parameters, text, given)
-    if row.family == "tcgen05.ld":
-        return (), _tensor_load(row)
+    if row.family in ("tcgen05.ld", "tcgen05.st"):
+        return (), _tensor_move(row)
     raise KeyError(name)
 
 
-def _tensor_load(row: Atom) -> str:
+def _tensor_move(row: Atom) -> str:
     count = row["d"].registers
+    if row.family == "tcgen05.st":
+        ins = ", ".join(f'"r"(D[{i}])' for i in range(count))
+        return (
+            f"{_HEAD}void {helper_name(row.name)}(unsigned address, const void* d) {{\n"
+            "  const unsigned* D = reinterpret_cast<const unsigned*>(d);\n"
+            f'  asm volatile("{row.name} [%0], {_list(1, count)};" ::"r"(address), {ins} : "memory");\n}}'
+        )
     outs = ", ".join(f'"=r"(D[{i}])' for i in range(count))
     return (
         f"{_HEAD}void {helper_name(row.name)}(void* d, unsigned address) {{\n"

@@ -301,6 +301,8 @@ def _tensor_product(printer: _Printer, item: Instruction) -> str:
     printer.need("tw_descriptor100")
     parts = [
         "tw_descriptor100({}, {}, {}, {})".format(printer.pointer(operand), *item.option(role))
+        if item.option(role)
+        else printer.number(operand)
         for role, operand in (("a", a), ("b", b))
     ]
     kept = printer.condition(keep) if isinstance(keep, Expr) else str(int(keep))
@@ -310,9 +312,10 @@ def _tensor_product(printer: _Printer, item: Instruction) -> str:
 
 
 @_spells("tcgen05.ld.")
-def _tensor_load(printer: _Printer, item: Instruction) -> str:
-    target, source = item.operands
-    return f"{printer.atom(item.atom)}({printer.pointer(target)}, {printer.number(source)});"
+@_spells("tcgen05.st.")
+def _tensor_move(printer: _Printer, item: Instruction) -> str:
+    given = (printer.pointer(o) if isinstance(o, Slots) else printer.number(o) for o in item.operands)
+    return f"{printer.atom(item.atom)}({', '.join(given)});"
 
 
 @_spells("bar.warp.sync")
@@ -387,6 +390,7 @@ _SIMPLE = {
     "tcgen05.fence_before": "tw_tensor_fence_before();",
     "tcgen05.fence_after": "tw_tensor_fence_after();",
     "tcgen05.wait_ld": "tw_tensor_wait_ld();",
+    "tcgen05.wait_st": "tw_tensor_wait_st();",
     "mbarrier.wait": "tw_mbarrier_wait({0}, {1});",
     "setmaxnreg.inc": "tw_registers_inc<{0}>();",
     "setmaxnreg.dec": "tw_registers_dec<{0}>();",

@@ -139,6 +139,8 @@ def _note(groups: _Groups, op: Op) -> None:
         return
     for value in op.ins:
         source = _register(value)
+        if source is not None and out.tensor.space == "tensor":
+            groups.products.setdefault(source.name, op)
         if source is None or target is None or not isinstance(value, Region):
             if target is None and source is not None and op.name in _ALIKE:
                 groups.memory.setdefault(source.name, []).append(out)

@@ -59,7 +59,7 @@ struct Fiber {
   void* stack_pointer; char* stack; Block* block; uint3 index; unsigned linear; State state;
   const char* waits = nullptr; u64 wait_for = 0; u64 wait_parity = 0; const void* pc = nullptr;
   std::vector<Task> copies, bulk; std::deque<std::vector<Task>> copy_groups, bulk_groups;
-  unsigned batches_seen = 0, batches_waited = 0, cluster_phase = 0; bool wgmma_fenced = false; u64 tensor_after = 0;
+  unsigned batches_seen = 0, batches_waited = 0, cluster_phase = 0; bool wgmma_fenced = false; u64 tensor_after = 0, stores_after = 0; bool stores_open = false;
   unsigned steps = 0;                     // accesses since it was switched to
   Clock clock = 1; Clocks known, proxy, fenced, fenced_block, pending, pending_block;
   Clocks fenced_total, observed;          // of fences in the one order of all, __threadfence() and fence.sc: what barriers carry on

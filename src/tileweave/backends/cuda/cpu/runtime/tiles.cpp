@@ -327,12 +327,13 @@ void check_registers(Fiber* f, const void* p, size_t n) {
 }
 
 // --- tensor memory
-struct TensorOp { bool pair, keep, trans_a, trans_b; const char *type_a, *type_b; int m, n, k, bytes; uint32_t d; u64 a, b; Async at; };
+struct TensorOp { bool pair, keep, trans_a, trans_b, inside; const char *type_a, *type_b; int m, n, k, bytes; uint32_t d; u64 a, b; Async at; };
 struct TensorMemory {
   std::vector<uint32_t> cells = std::vector<uint32_t>(128 * 512, ~0u);
   uint16_t owner[512] = {};                // columns of the allocation, 0: free
-  u64 written[512] = {};                   // which completion wrote the column
+  u64 written[512] = {};                   // which completion wrote the column, or read it as A
   u64 completions = 0;
+  u64 stored[512] = {}, stores = 0;        // which tcgen05.st wrote the column last
   bool relinquished = false, pair = false;
   std::deque<TensorOp> open;
   std::deque<Task> commits;                // complete in order
@@ -362,10 +363,17 @@ void run_tensor(Block* b, TensorOp& op) {
   for (int r = 0; r < parts; r++) {
     Block* of = op.pair ? (*b->cluster)[b->rank + r] : b;
     std::vector<double> tile_a;
-    Tile tile(op.a, op.trans_a, op.bytes, of, op.at.pc, true);
-    tile.issuer = b;
-    tile.read(rows, op.k, op.type_a, 1, tile_a, like);
     auto& t = tensor_of(of);
+    unsigned from = op.a & 0xFFFF, per = 4 / op.bytes;
+    if (op.inside) {
+      for (int i = 0; i < rows; i++) for (int k = 0; k < op.k; k++)
+        tile_a.push_back(decode(t.cells[i * 512 + from + k / per] >> k % per * op.bytes * 8 & (u64)~0u >> (32 - 8 * op.bytes), op.type_a));
+      for (int c = 0; c < op.k / (int)per; c++) t.written[from + c] = t.completions + 1;
+    } else {
+      Tile tile(op.a, op.trans_a, op.bytes, of, op.at.pc, true);
+      tile.issuer = b;
+      tile.read(rows, op.k, op.type_a, 1, tile_a, like);
+    }
     for (int i = 0; i < rows; i++) for (int j = 0; j < op.n; j++) {
       uint32_t& cell = t.cells[i * 512 + (op.d & 0xFFFF) + j];
       double s = op.keep ? (double)bits<float>(cell) : 0.0, p = 0;
@@ -412,7 +420,7 @@ void tensor_left(Block* b) {
   for (unsigned c = 0; c < 512; c++) if (b->tensor->owner[c]) fail("tensor-leak", nullptr, "block (%u,%u,%u) ends and has not given back column %u of tensor memory (tcgen05.dealloc)", b->index.x, b->index.y, b->index.z, c);
   if (!b->tensor->open.empty()) fail("tensor-order", b->tensor->open[0].at.pc, "block (%u,%u,%u) ends while products into tensor memory are not known to be complete", b->index.x, b->index.y, b->index.z);
 }
-void tensor_mma(const char* kind, bool pair, uint32_t d, u64 a, u64 b, uint32_t number, bool keep) {
+void tensor_mma(const char* kind, bool pair, uint32_t d, bool inside, u64 a, u64 b, uint32_t number, bool keep) {
   Fiber* f = current;
   proxies = true;
   std::string k = kind;
@@ -428,13 +436,23 @@ void tensor_mma(const char* kind, bool pair, uint32_t d, u64 a, u64 b, uint32_t 
   op.pair = pair; op.keep = keep; op.trans_a = number >> 15 & 1; op.trans_b = number >> 16 & 1;
   op.bytes = width_of(op.type_a) / 8; op.k = 32 / op.bytes;
   op.n = (number >> 17 & 63) * 8; op.m = (number >> 24 & 31) * 16;
-  op.d = d; op.a = a; op.b = b;
+  op.d = d; op.a = a; op.b = b; op.inside = inside;
   if ((number >> 4 & 3) != 1) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: only results in f32 are emulated", number);
   if (op.m != (pair ? 256 : 128) || op.n < 16 || op.n > 256 || op.n % (pair ? 32 : 16)) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: m %d, n %d of a product of %s", number, op.m, op.n, pair ? "two blocks" : "one block");
   if ((op.trans_a || op.trans_b) && op.bytes != 2) fail("tensor-descriptor", TW_PC, "a transposed operand of kind::%s", kind);
   if (pair != tensor_of(f->block).pair) fail("tensor-memory", TW_PC, "tcgen05.mma is of another cta_group than tcgen05.alloc");
   if (pair && (f->block->rank % 2 || f->block->cluster->size() < f->block->rank + 2u)) fail("cluster-rank", TW_PC, "a product of two blocks is issued by the second of them, or in a cluster without pairs");
-  for (int r = 0; r < (pair ? 2 : 1); r++) need_columns(pair ? (*f->block->cluster)[f->block->rank + r] : f->block, d, op.n, TW_PC, "tcgen05.mma");
+  auto need = [&](uint32_t at, int columns) {
+    for (int r = 0; r < (pair ? 2 : 1); r++) {
+      Block* of = pair ? (*f->block->cluster)[f->block->rank + r] : f->block;
+      need_columns(of, at, columns, TW_PC, "tcgen05.mma");
+      if (of == f->block) for (int c = 0; c < columns; c++)
+        if (tensor_of(of).stored[(at & 0xFFFF) + c] > f->stores_after) fail("tensor-fence", TW_PC, "%s multiplies column %u of tensor memory, which tcgen05.st wrote, and no tcgen05.fence::after_thread_sync lies between", thread_name(f).c_str(), (at & 0xFFFF) + c);
+    }
+  };
+  need(d, op.n);
+  if (inside) need(a, 32 / 4);
+  if (inside && (op.trans_a || a >> 16)) fail("tensor-descriptor", TW_PC, "the left operand in tensor memory begins at lane %u, or is transposed", (unsigned)(a >> 16));
   op.at.what = "tcgen05.mma"; op.at.block = f->block; op.at.pc = TW_PC; op.at.fiber = f; op.at.device = f->block->grid->device;
   if (checking) { take_slot(op.at); op.at.known = snapshot(f); op.at.proxy = f->proxy; released(f); }
   tensor_of(f->block).open.push_back(op);
@@ -476,8 +494,12 @@ void tensor_commit(u64 barrier, int mask, bool pair) {
   tensor_of(b).commits.push_back(t);
   submit(t);
 }
-void tensor_fence(bool after) { if (after) current->tensor_after = tensor_of(current->block).completions; }
-void tensor_wait(bool) {}
+void tensor_fence(bool after) {
+  Fiber* f = current;
+  if (after) { f->tensor_after = tensor_of(f->block).completions; f->stores_after = tensor_of(f->block).stores; }
+  else if (f->stores_open) fail("tensor-wait", TW_PC, "%s has a tcgen05.st without tcgen05.wait::st before tcgen05.fence::before_thread_sync", thread_name(f).c_str());
+}
+void tensor_wait(bool store) { if (store) current->stores_open = false; }
 void tensor_move(const Fragment& p, u64* registers, uint32_t at, bool store) {
   Fiber* f = current;
   auto& t = tensor_of(f->block);
@@ -486,8 +508,10 @@ void tensor_move(const Fragment& p, u64* registers, uint32_t at, bool store) {
   need_columns(f->block, at, p.columns, TW_PC, store ? "tcgen05.st" : "tcgen05.ld");
   if (lane < first || lane + p.rows > first + 32) fail("tensor-lanes", TW_PC, "%s reaches lanes %u..%u of tensor memory: its warp has lanes %u..%u", thread_name(f).c_str(), lane, lane + p.rows - 1, first, first + 31);
   Block* issuer = t.pair ? (*f->block->cluster)[f->block->rank & ~1u] : f->block;
-  for (auto& op : tensor_of(issuer).open)
+  for (auto& op : tensor_of(issuer).open) {
+    if (store && op.inside && (op.a & 0xFFFF) < column + p.columns && column < (op.a & 0xFFFF) + 32 / 4) fail("tensor-order", TW_PC, "%s writes column %u of tensor memory, and a product that reads it is not known to be complete (tcgen05.commit and a wait)", thread_name(f).c_str(), column);
     if ((op.d & 0xFFFF) < column + p.columns && column < (op.d & 0xFFFF) + op.n) { fail("tensor-order", TW_PC, "%s reaches column %u of tensor memory, and a product that writes it is not known to be complete (tcgen05.commit and a wait)", thread_name(f).c_str(), column); }
+  }
   for (int c = 0; c < p.columns; c++)
     if (t.written[column + c] > f->tensor_after) fail("tensor-fence", TW_PC, "%s reaches column %u of tensor memory, and no tcgen05.fence::after_thread_sync lies behind its wait", thread_name(f).c_str(), column + c);
   for (int i = 0; i < p.slots; i++) {
@@ -495,5 +519,9 @@ void tensor_move(const Fragment& p, u64* registers, uint32_t at, bool store) {
     uint32_t& cell = t.cells[(lane + place / p.columns) * 512 + column + place % p.columns];
     if (store) cell = registers[i]; else registers[i] = cell;
   }
+  if (!store) return;
+  f->stores_open = true;
+  t.stores++;
+  for (int c = 0; c < p.columns; c++) t.stored[column + c] = t.stores;
 }
 }  // namespace tw
