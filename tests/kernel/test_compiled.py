@@ -11,6 +11,7 @@ import pytest
 
 from tileweave.backends.cuda import compile as compile_text
 from tileweave.backends.cuda.printer import text
+from tileweave.kernel.dispatch import estimate
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "examples" / "kernels"), str(Path(__file__).parent)]
 pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
@@ -51,5 +52,6 @@ def test_no_register_is_spilled(module, name, arrays, arch, options):
     used = found.kernels[name]
     print(name, arch, found.compiler, used)
     assert used.spill_bytes == 0
+    assert 0.75 * used.registers - 8 <= estimate(kernel, arch).registers <= 1.25 * used.registers + 24
     for instruction, least in SASS.get((name, arch), {}).items() if found.sass else ():
         assert found.sass.get(instruction, 0) >= least, (instruction, found.sass)

@@ -15,6 +15,7 @@ from tileweave.backends.cuda.printer import run as run_text
 from tileweave.backends.cuda.printer import text
 from tileweave.backends.cuda.printer.entry import arguments, lowered, run_program
 from tileweave.errors import BackendError, VerifyError
+from tileweave.kernel.dispatch import estimate
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2] / "examples" / "kernels")]
 examples, mutants = import_module("tensor_memory"), import_module("mutants").mutants
@@ -126,10 +127,15 @@ def test_weights_of_attention_are_multiplied_where_they_lie(length, keys, width,
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_attention_compiles_without_spills():
-    shown = text(attention.trace(*sequences(256, 128)), "sm_100a")
+    made = attention.trace(*sequences(256, 128))
+    shown = text(made, "sm_100a")
     assert "tcgen05.mma.cta_group::1.kind::f16 [%0], [%1], %2, %3, p;" in shown
     assert "tcgen05.st.sync.aligned.32x32b.x" in shown and "tcgen05.wait::st" in shown
-    assert compile_text(shown, "sm_100a").kernels["attention_tensor"].spill_bytes == 0
+    used = compile_text(shown, "sm_100a").kernels["attention_tensor"]
+    assert used.spill_bytes == 0
+    needed = estimate(made, "sm_100a")
+    assert needed.tensor_columns == 128 + 64 + 32 and "224 columns of tensor memory" in str(needed)
+    assert abs(needed.registers - used.registers) <= used.registers // 4
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from tileweave.index import Expr, ExprLike, as_expr, bounds, constant_of, evalua
 from tileweave.kernel.atoms import BITS, atom
 from tileweave.kernel.dispatch.layouts.traffic import access_of
 from tileweave.kernel.dispatch.lower import lower
+from tileweave.kernel.dispatch.report.liveness import registers as live
 from tileweave.kernel.ir import Kernel
-from tileweave.kernel.threads import Allocate, Branch, Instruction, Loop, Repeat, Statement, ThreadProgram
+from tileweave.kernel.ir.verify import TENSOR_COLUMNS
+from tileweave.kernel.threads import Branch, Instruction, Loop, Repeat, Statement, ThreadProgram, instructions
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,10 @@ class Estimate:
         seconds: of the launch.
         bound: what takes longest: ``products``, ``memory``, ``shared memory`` or ``issue``.
         shared_bytes: of a block.
-        registers: of a thread, at most: of all its tensors, as if they lived at once.
+        registers: of a thread: what its tensors take at once, and some for addresses and counters.
         resident: blocks of a multiprocessor at once; 0: none fits.
         problem: why it cannot run; empty if it can.
+        tensor_columns: of tensor memory that a block allocates.
     """
 
     seconds: float
@@ -69,11 +72,15 @@ class Estimate:
     registers: int
     resident: int
     problem: str = ""
+    tensor_columns: int = 0
 
     def __str__(self) -> str:
         if self.problem:
             return self.problem
-        needs = f"{self.shared_bytes} B shared, at most {self.registers} registers, {self.resident} blocks resident"
+        tensor = f"{self.tensor_columns} columns of tensor memory, " if self.tensor_columns else ""
+        needs = (
+            f"{self.shared_bytes} B shared, {tensor}some {self.registers} registers, {self.resident} blocks resident"
+        )
         return f"{self.seconds * 1e6:.1f} us by its counts, bound by {self.bound}; {needs}"
 
 
@@ -94,14 +101,17 @@ def estimated(program: ThreadProgram) -> Estimate:
     _count(program, program.body, 1.0, program.warps, counts)
     shared = sum(b.bytes for b in program.shared)
     threads = 32 * program.warps
-    registers = _OTHERS + int(counts["registers"])
+    registers = _OTHERS + live(program.body)
+    columns = sum(int(i.operands[1]) for i in instructions(program.body) if i.atom.startswith("tcgen05.alloc"))
     problem = ""
     if shared > rates.shared_bytes:
         problem = f"{shared} bytes of shared memory; {program.arch} has {rates.shared_bytes}"
     elif registers > _MOST:
         problem = f"{registers} registers a thread; there are {_MOST}"
     fits = [_THREADS // threads, _BLOCKS, _REGISTERS // (threads * registers)]
-    resident = max(1 if not problem else 0, min([*fits, *([rates.shared_bytes // shared] if shared else [])]))
+    fits += [rates.shared_bytes // shared] if shared else []
+    fits += [TENSOR_COLUMNS // columns] if columns else []
+    resident = max(1 if not problem else 0, min(fits))
     cycles = {
         "products": counts["products"] / rates.products,
         "memory": counts["bytes"] / (rates.bytes_per_second / rates.hertz / rates.multiprocessors),
@@ -115,7 +125,7 @@ def estimated(program: ThreadProgram) -> Estimate:
     turns = ceil(blocks / (rates.multiprocessors * max(1, resident)))
     each = min(max(1, resident), ceil(blocks / rates.multiprocessors))
     seconds = turns * (_START + each * cycles[bound]) / rates.hertz
-    return Estimate(seconds, bound, shared, registers, resident, problem)
+    return Estimate(seconds, bound, shared, registers, resident, problem, columns)
 
 
 def _count(program: ThreadProgram, body: Sequence[Statement], times: float, warps: float, counts: Counter[str]) -> None:
@@ -130,18 +140,20 @@ def _count(program: ThreadProgram, body: Sequence[Statement], times: float, warp
             share = _share(statement.condition, program.warps)
             _count(program, statement.body, times, warps * share, counts)
             _count(program, statement.otherwise, times, warps * (1 - share), counts)
-        elif isinstance(statement, Allocate):
-            # neighbouring roles have registers of their own: the largest counts, which the sum bounds
-            counts["registers"] += -(-statement.buffer.elements * BITS[statement.buffer.dtype] // 32)
         elif isinstance(statement, Instruction):
-            _instruction(program, statement, times * warps, counts)
+            _instruction(program, statement, times, warps, counts)
 
 
-def _instruction(program: ThreadProgram, item: Instruction, times: float, counts: Counter[str]) -> None:
+def _instruction(program: ThreadProgram, item: Instruction, turns: float, warps: float, counts: Counter[str]) -> None:
+    times = turns * warps
     counts["issued"] += times  # type: ignore[assignment]
     if item.atom.startswith("wgmma.mma"):
         row = atom(item.atom)
         counts["products"] += times / 4 * row.cost.operations * BITS[row["a"].dtype] / 16  # type: ignore[assignment]
+    elif item.atom.startswith("tcgen05.mma"):  # by one thread, for one block or two
+        row, declared = atom(item.atom), dict(item.option("declared"))
+        share = declared["n"] / row["b"].shape[0]
+        counts["products"] += turns * share * row.cost.operations * BITS[row["a"].dtype] / 16
     elif item.atom.startswith("mma."):
         row = atom(item.atom)
         share = _WARP_SHARE if program.arch != "sm_80" else 1.0
