@@ -75,6 +75,8 @@ def test_holes_are_bound_by_name_or_by_tensor():
     plan = tw.plan(x * 3)
     np.testing.assert_array_equal(tw.run(plan, bind={"x": [1, 2]}), [3, 6])
     np.testing.assert_array_equal(tw.run(plan, bind={x: np.array([5, 6])}), [15, 18])
+    with pytest.raises(GraphError, match="source 'x' is bound twice"):
+        tw.run(plan, bind={x: np.array([5, 6]), "x": np.array([1, 2])})
 
 
 @pytest.mark.parametrize(

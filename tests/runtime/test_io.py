@@ -398,8 +398,9 @@ def test_shards_are_made_of_chunks(tmp_path: Path) -> None:
         tw.sink(x, tmp_path / "a.zarr", chunks=(4, 8), shards=(10, 8))
     with pytest.raises(StorageError, match="does not cut"):
         tw.sink(x, tmp_path / "a.zarr", chunks=(4,))
-    with pytest.raises(StorageError, match="no chunks of one's own"):
-        tw.sink(x, tmp_path / "a.npy", chunks=(4, 8))
+    for suffix in ("npy", "h5", "hdf5"):
+        with pytest.raises(StorageError, match=f"a .{suffix} has no chunks of one's own"):
+            tw.sink(x, tmp_path / f"a.{suffix}", chunks=(4, 8))
     assert tw.sink(x, tmp_path / "a.zarr", shards=(32, 32)).target.grid == ((32, 32), (32, 32))
 
 

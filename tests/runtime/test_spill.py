@@ -1,5 +1,6 @@
 """Blocks that wait in files: plans that spill, and what runs of them leave behind."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -105,6 +106,22 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: p
     with pytest.raises(StorageError, match="TILEWEAVE_SCRATCH"):
         tw.run(plan)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["rows.zarr"]
+
+
+def test_a_disk_that_is_full_is_named(tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, _ = rows(tmp_path, (256, 128), (16, 128))
+    target = tw.sink(tw.source(path), tmp_path / "columns.zarr", chunks=(256, 8))
+    plan, opened = tw.plan(target, tw.machines(1, memory=48 << 10)), Path.open
+
+    def full(self: Path, mode: str = "r", *rest: Any) -> Any:
+        if mode == "wb" and scratch in self.parents:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(self, mode, *rest)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(RunError, match=rf"cannot be spilled to '{scratch}': No space left[^~]*TILEWEAVE_SCRATCH"):
+        tw.run(plan)
+    assert not list(scratch.iterdir())
 
 
 KILLED = """

@@ -133,7 +133,8 @@ class Arena:
             yield
         finally:
             with self._lock:
-                self._limits.remove(keep_bytes)
+                if keep_bytes in self._limits:  # not in a process that was forked inside the block
+                    self._limits.remove(keep_bytes)
 
 
 class Block:
@@ -173,10 +174,16 @@ def frugal(spare_bytes: int) -> Iterator[None]:
             yield
         finally:
             with _FRUGAL_TURN:
-                _FRUGAL.pop()
-                if not _FRUGAL:  # where the library would arrive by itself, with buffers of these sizes
-                    _C_LIBRARY.mallopt(_MMAP_THRESHOLD, 1 << 25)
-                    _C_LIBRARY.mallopt(_TRIM_THRESHOLD, 1 << 26)
+                if _FRUGAL:  # not in a process that was forked inside the block
+                    _FRUGAL.pop()
+                if not _FRUGAL:
+                    _generous(_C_LIBRARY)
+
+
+def _generous(library: Any) -> None:
+    """The C library keeps what is freed as it would by itself, where it has met buffers of these sizes."""
+    library.mallopt(_MMAP_THRESHOLD, 1 << 25)
+    library.mallopt(_TRIM_THRESHOLD, 1 << 26)
 
 
 MUCH_BYTES = 1 << 26
@@ -193,7 +200,13 @@ if not hasattr(_C_LIBRARY, "gnu_get_libc_version"):
 
 
 def _after_fork() -> None:
-    arena._lock = threading.RLock()  # a thread that is gone may hold the old one
+    """A thread that is gone may hold a lock, and cannot end what it has limited."""
+    global _FRUGAL_TURN
+    arena._lock, _FRUGAL_TURN = threading.RLock(), threading.Lock()
+    arena._limits.clear()
+    if _FRUGAL and _C_LIBRARY is not None:
+        _FRUGAL.clear()
+        _generous(_C_LIBRARY)
 
 
 if hasattr(os, "register_at_fork"):

@@ -439,7 +439,7 @@ def run(
         progress: show a bar.
         listeners: called with every event.
         out: an array that takes the result, or one (or None) per result; it is written without a copy where it is in
-            row-major order and apart from what is read.
+            row-major order and apart from what is read. A run that fails may leave it written in part.
         resume: whether a run that does not end well leaves what it has finished of its .npy, .zarr and .h5 sinks, under
             temporary names with a journal, and a run of the same plan on the same sources goes on with it.
 
@@ -569,6 +569,9 @@ def _keys(graph: Graph, bind: Mapping[Tensor | str, Any]) -> dict[Tensor | str, 
             raise GraphError("run(target, bind)", f"{which!r} is not one source", legal=names)
         if found[0] not in sources.all:
             raise GraphError("run(target, bind)", f"source {found[0].name!r} is not in this graph")
+        if found[0] in out.values():
+            legal = "one key for it: the tensor, or its name"
+            raise GraphError("run(target, bind)", f"source {found[0].name!r} is bound twice", legal=legal)
         out[which] = found[0]
     return out
 

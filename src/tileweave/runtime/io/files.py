@@ -253,7 +253,8 @@ def target(
     if key and (key.startswith("/") or any(part in ("", ".", "..") for part in key.split("/"))):
         raise StorageError(where, f"{key!r} cannot name a member", legal="names, joined by /")
     if grid and format != "zarr":
-        raise StorageError(where, f"a .{format} has no chunks of one's own", legal="a .zarr, or no chunks and shards")
+        problem = f"a .{path.rpartition('.')[2]} has no chunks of one's own"
+        raise StorageError(where, problem, legal="a .zarr, or no chunks and shards")
     return FileTarget(path.rstrip("/"), format, key, overwrite, grid)
 
 
@@ -280,7 +281,7 @@ def check_targets(targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
         held = kind.dtype in safefile.names() if one.format == "safetensors" else npyfile.supported(kind.dtype)
         if not held or (one.format == "parquet" and not kind.shape):
             what = "elements of type " + kind.dtype.name if kind.shape or not held else "a single number"
-            problem = f"a .{one.format} does not hold {what}"
+            problem = f"a .{one.path.rpartition('.')[2]} does not hold {what}"
             raise StorageError(
                 where,
                 problem,
@@ -333,7 +334,7 @@ def _check_local(one: FileTarget, where: str) -> None:
     fits = zarrfile.is_zarr(path) if one.format == "zarr" else path.is_file()
     if not fits:
         what = "a directory" if path.is_dir() else "a file"
-        raise StorageError(where, f"it exists and is {what}, not a .{one.format}", legal="another path")
+        raise StorageError(where, f"it exists and is {what}, not a {path.suffix}", legal="another path")
     if one.format == "npz" and one.key:
         npyfile.members_of(one.path, where)  # they will be kept
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,16 @@ def reach_bytes(view: Array) -> int:
 
 def parts(view: Array) -> Iterator[Any]:
     """Indices of the parts of an array that touch no more than is given back at once, or are one element."""
+    yield from _halved(view, lambda part, k: part.strides[k])
+
+
+def _in_order(view: Array) -> Iterator[Any]:
+    """The same, one behind the other in row-major order."""
+    yield from _halved(view, lambda _, k: -k)
+
+
+def _halved(view: Array, order: Callable[[Array, int], int]) -> Iterator[Any]:
+    """Of a part that is too large, the dimension of the highest order is halved."""
     pending = [tuple(slice(0, extent) for extent in view.shape)]
     while pending:
         index: Any = pending.pop()
@@ -74,7 +84,7 @@ def parts(view: Array) -> Iterator[Any]:
         if reach_bytes(part) <= MAPPED_BYTES or part.size <= 1:
             yield (*index, ...)
             continue
-        dim = max(range(part.ndim), key=lambda k: (part.shape[k] > 1, part.strides[k]))
+        dim = max(range(part.ndim), key=lambda k: (part.shape[k] > 1, order(part, k)))
         a, b = index[dim].start, index[dim].stop
         halves = slice(a, (a + b) // 2), slice((a + b) // 2, b)
         pending += [(*index[:dim], half, *index[dim + 1 :]) for half in reversed(halves)]
@@ -144,7 +154,7 @@ class MappedReader:
         """The bytes of the elements in row-major order, part by part."""
         if self._array is None:
             raise StorageError("Reader.stream()", "the reader is closed")
-        for index in parts(self._array):
+        for index in _in_order(self._array):
             if self._mapped is not None:
                 self._mapped.touch(self._array[index])
             yield np.ascontiguousarray(self._array[index]).reshape(-1).view(np.uint8).data

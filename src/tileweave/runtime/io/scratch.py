@@ -38,11 +38,7 @@ class Scratch:
             sweep(parent)
             self.folder.mkdir()
         except OSError as error:
-            raise StorageError(
-                "run(plan)",
-                f"blocks cannot be spilled to {str(parent)!r}: {error.strerror or error}",
-                legal=f"a folder that can be written, by {VARIABLE}=FOLDER",
-            ) from error
+            raise _unwritable(parent, error) from error
         self.made: dict[int, dict[str, tuple[Path, np.dtype[Any], tuple[int, ...]]]] = {}
 
     def put(self, number: int, block: Block) -> None:
@@ -50,9 +46,12 @@ class Scratch:
         files = {}
         for at, (name, array) in enumerate((block if isinstance(block, dict) else {"": block}).items()):
             path = self.folder / f"{number}-{at}"
-            with path.open("wb") as file:
-                if array.size:
-                    file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            try:
+                with path.open("wb") as file:
+                    if array.size:
+                        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            except OSError as error:  # the disk is full
+                raise _unwritable(self.folder.parent, error) from error
             files[name] = path, array.dtype, array.shape
         self.made[number] = files
 
@@ -85,3 +84,8 @@ class Scratch:
     def close(self) -> None:
         """Removes all."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _unwritable(folder: Path, error: OSError) -> StorageError:
+    problem = f"blocks cannot be spilled to {str(folder)!r}: {error.strerror or error}"
+    return StorageError("run(plan)", problem, legal=f"a folder that can be written and has room, by {VARIABLE}=FOLDER")
