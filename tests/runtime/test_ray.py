@@ -340,6 +340,22 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the watchdog is for Linux and macOS")
+def test_the_end_of_a_driver_is_told_where_its_services_have_ended_before_it() -> None:
+    """Ray ends a driver, and the services that it has started, when its node is gone."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    program = f"""
+import os
+from tileweave.runtime.ray.watchdog import Watchdog
+held = Watchdog(services={{"raylet": [{gone.pid}]}})
+os._exit(1)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=ENV)
+    assert ended.returncode == 1
+    assert "was ended; ended 0 processes, removed 0 temporary files" in ended.stderr
+
+
 @needs_ray
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", ["kill", "keep"])

@@ -102,7 +102,7 @@ def _sweep(state: dict[str, Any], known: dict[int, str]) -> None:
         from tileweave.runtime.io.sinks import sweep
 
         removed = sum(sweep(Path(folder)) for folder in state["folders"])
-    if ended or removed:
+    if ended or removed or state.get("services"):  # services that end by themselves with the driver say nothing
         report(
             f"the driver ({state.get('driver')}) was ended; ended {ended} processes, removed {removed} temporary files"
         )
