@@ -142,10 +142,7 @@ class _Writer:
 
     def tables(self) -> tuple[NDArray[Any], ...]:
         """Where vectors of pixels lie in the windowed operand, and where the terms of a sum do."""
-        rows = []
-        for segments in self.c.vectors(self.target):
-            rows += [*segments, *[(segments[-1][0], 0, 0)] * (self.tiles.crossed - len(segments))]
-        tables = (np.array(rows, [("at", "i8"), ("first", "i4"), ("end", "i4")]), np.array(self.c.terms, "i8"))
+        tables = (self.c.segments(self.target), np.array(self.c.terms, "i8"))
         self.places = tuple(self.size(address_of(table)) for table in tables)
         return tables
 

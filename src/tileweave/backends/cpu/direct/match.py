@@ -14,6 +14,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from math import gcd, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.meanings import KNOWN
@@ -45,26 +49,35 @@ class Extra:
     along_pixels: bool
 
 
-Segment = tuple[int, int, int]
+SEGMENT = np.dtype([("at", "i8"), ("first", "i4"), ("end", "i4")])
 """Of a vector of pixels: bytes to where its lane 0 would be, first lane, last lane."""
 
 
 @lru_cache(256)
-def _vectors(rows: tuple[tuple[int, int], ...], lanes: int) -> list[list[Segment]]:
+def _crossed(rows: tuple[tuple[int, int], ...], lanes: int) -> int:
+    """The most rows that one vector of pixels crosses."""
+    row, pixels = rows[-1][0], prod(extent for extent, _ in rows)
+    first = np.arange(0, pixels, lanes)
+    return int(((np.minimum(first + lanes, pixels) - 1) // row - first // row).max()) + 1
+
+
+def _segments(rows: tuple[tuple[int, int], ...], lanes: int) -> NDArray[Any]:
+    """The segments of every vector of pixels, (vectors, crossed); those of fewer end with empty ones."""
     row, step = rows[-1]
     pixels = prod(extent for extent, _ in rows)
-    starts = [0]  # of every row of pixels
+    starts = np.zeros(1, np.int64)  # of every row of pixels
     for extent, stride in rows[:-1]:
-        starts = [start + i * stride for start in starts for i in range(extent)]
-    found: list[list[Segment]] = []
-    for first in range(0, pixels, lanes):
-        segments, at, last = list[Segment](), first, min(first + lanes, pixels)
-        while at < last:
-            number, along = divmod(at, row)
-            end = min(at + row - along, last)
-            segments.append((starts[number] + (along - at + first) * step, at - first, end - first))
-            at = end
-        found.append(segments)
+        starts = (starts[:, None] + np.arange(extent) * stride).reshape(-1)
+    first = np.arange(0, pixels, lanes)[:, None]
+    last = np.minimum(first + lanes, pixels)
+    number = np.minimum(first // row + np.arange(_crossed(rows, lanes)), (last - 1) // row)
+    found = np.empty(number.shape, SEGMENT)
+    found["at"] = starts[number] + (first - number * row) * step
+    found["first"] = np.maximum(first, number * row) - first
+    found["end"] = np.minimum((number + 1) * row, last) - first
+    again = number[:, 1:] == number[:, :-1]
+    for name in ("first", "end"):
+        found[name][:, 1:][again] = 0
     return found
 
 
@@ -113,9 +126,13 @@ class Convolution:
         """Elements between neighbouring pixels in the windowed operand: 1 or 2."""
         return self.rows[-1][1] // self.element.width_bytes
 
-    def vectors(self, target: Target) -> list[list[Segment]]:
-        """The segments of every vector of pixels."""
-        return _vectors(self.rows, target.lanes(self.element.width_bytes))
+    def crossed(self, target: Target) -> int:
+        """The most rows that one vector of pixels crosses."""
+        return _crossed(self.rows, target.lanes(self.element.width_bytes))
+
+    def segments(self, target: Target) -> NDArray[Any]:
+        """The segments of every vector of pixels, (vectors, crossed)."""
+        return _segments(self.rows, target.lanes(self.element.width_bytes))
 
     @property
     def products(self) -> int:
@@ -175,7 +192,7 @@ def _reads_well(c: Convolution, target: Target) -> bool:
     """
     lanes = target.lanes(c.element.width_bytes)
     vectors = -(-c.pixels // lanes)
-    crossed = max(map(len, c.vectors(target)))
+    crossed = c.crossed(target)
     full = c.pixels >= 0.8 * lanes * vectors and crossed * c.step <= 4
     return full and (c.packed or (c.step == 1 and _kept_rows(c.filters[1], target) >= 16))
 
@@ -254,7 +271,7 @@ def _sorted(op: Op, x: int, chain: Op | None, one: Element, target: Target) -> C
         sums,
         extras,
     )
-    return found if max(map(len, found.vectors(target))) <= MOST_SEGMENTS else None
+    return found if found.crossed(target) <= MOST_SEGMENTS else None
 
 
 def _others(chain: Op | None, sums: int) -> list[int]:
@@ -349,7 +366,7 @@ def tiling(c: Convolution, target: Target) -> Tiling:
     """The register tile with the fewest cycles."""
     lanes = target.lanes(c.element.width_bytes)
     vectors = -(-c.pixels // lanes)
-    crossed = max(map(len, c.vectors(target)))
+    crossed = c.crossed(target)
     most_rows = min(c.filters[0], 24, 24 if c.packed else _kept_rows(c.filters[1], target))
     registers = target.registers - (target.registers > 16)
     _, rows, width = min(
