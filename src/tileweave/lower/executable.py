@@ -236,12 +236,14 @@ class Executable:
         self._find_fixed(results)
         results = {number: home for number, home in results.items() if number not in self._fixed}
         native = [task for task in self._tasks if self._native[task.number]]
-        together = homes.together(self._tasks, [task for task in native if task.number not in results])
+        free = [task for task in native if task.number not in results]
+        together = homes.together(self._tasks, free)
         in_place = partial(homes.in_place, self._steps, self._tasks)
-        self._homes = in_place({**homes.alone(native), **together, **results})
+        alone = {**homes.alone(native), **homes.in_reads(self._steps, self._tasks, free)}
+        self._homes = in_place({**alone, **together, **results})
         buffers, total = self._placed()
         if total > room_bytes and together:
-            self._homes = in_place({**homes.alone(native), **results})
+            self._homes = in_place({**alone, **results})
             buffers, total = self._placed()
         if total:
             memory = empty((max(total, 1 << 16),), np.uint8)
@@ -325,7 +327,7 @@ class Executable:
             if self._steps[task.step].stage != "store" and task.number not in self._fixed:
                 for k, read in enumerate(task.reads):
                     if len(self._merged(read)) != 1:
-                        spans[task.number, 1 + k] = at, at
+                        spans[task.number, 1 + k] = spans.get((task.number, 1 + k), (at, at))[0], at
                         kinds[task.number, 1 + k] = TensorType(read.box.shape, read.dtype)
         starts, total = place_in_time([(kinds[key].size_bytes, *spans[key]) for key in kinds])
         return {key: (kind, start) for (key, kind), start in zip(kinds.items(), starts, strict=True)}, total
@@ -407,8 +409,9 @@ class Executable:
             return found, lies_as(found)
         whole = self._buffers[task.number, 1 + k]
         for piece in pieces:
-            found = self._read(piece, read.dtype)
-            self._copy(task.number, whole[place(read, piece)], found)
+            home = self._homes.get(piece.task)
+            if home is None or home.key != (task.number, 1 + k):  # else it was made there
+                self._copy(task.number, whole[place(read, piece)], self._read(piece, read.dtype))
         return whole, whole
 
     def _copy(self, number: int, target: Array, source: Array | Slot) -> None:

@@ -54,6 +54,42 @@ def together(tasks: Sequence[Task], free: Sequence[Task]) -> dict[int, Home]:
     return found
 
 
+LONG_ROW = 512
+"""Elements that lie together in a block from which on kernels write it between others as fast as alone: a copy saved."""
+
+
+def in_reads(steps: Sequence[Step], tasks: Sequence[Task], free: Sequence[Task]) -> dict[int, Home]:
+    """Blocks that one task reads, put together with others or with constants: their place there, where rows are long.
+
+    Args:
+        steps: of the plan.
+        tasks: all of them.
+        free: those of which a kernel makes the block, and of which it may lie anywhere.
+    """
+    able = {task.number for task in free}
+    readers = Counter(piece.task for task in tasks for read in task.reads for piece in read.pieces)
+    found: dict[int, Home] = {}
+    for task in tasks:
+        for k, read in enumerate(task.reads):
+            if len(read.pieces) < 2 or read.partial or steps[task.step].stage == "store":
+                continue
+            for piece in read.pieces:
+                alone = piece.task in able and readers[piece.task] == 1 and piece.whole and piece.shifts
+                if alone and _run(piece.box, read.box) >= LONG_ROW:
+                    found[piece.task] = Home((task.number, 1 + k), read.box.translate(piece.map.offset))
+    return found
+
+
+def _run(part: Box, whole: Box) -> int:
+    """Elements of a part that lie one behind the other in the whole."""
+    run = 1
+    for n, most in zip(reversed(part.shape), reversed(whole.shape), strict=True):
+        run *= n
+        if n != most:
+            break
+    return run
+
+
 def alone(tasks: Sequence[Task]) -> dict[int, Home]:
     """A buffer for each."""
     return {task.number: Home((task.number, 0), task.out) for task in tasks}

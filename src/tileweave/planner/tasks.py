@@ -376,9 +376,15 @@ class Enumerator:
                 dtype,
                 region,
                 tuple(
-                    ReadPiece(part[0], part[1], -1, *part[2:])
+                    ReadPiece(part[0], _straight(part[1], part[0]), -1, *part[2:])
                     if who is None
-                    else ReadPiece(part[0], part[1], self.number[who], *part[2:], self.plan.steps[who[0]].spilled)
+                    else ReadPiece(
+                        part[0],
+                        _straight(part[1], part[0]),
+                        self.number[who],
+                        *part[2:],
+                        self.plan.steps[who[0]].spilled,
+                    )
                     for who, part in pieces
                 ),
             )
@@ -404,6 +410,20 @@ class Enumerator:
             needs,
             self.after(number),
         )
+
+
+def _straight(map: AffineMap, box: Box) -> AffineMap:
+    """The same map on a box, as a translation where it is one: in a dimension of extent 1 any coefficient will do."""
+    if 1 not in box.shape or len(map.matrix) != box.rank:
+        return map
+    offset = []
+    for dim, (row, b) in enumerate(zip(map.matrix, map.offset, strict=True)):
+        moving = [(k, c) for k, c in enumerate(row) if c and box.shape[k] != 1]
+        fixed = b + sum(c * box.start[k] for k, c in enumerate(row) if box.shape[k] == 1)
+        if moving != ([(dim, 1)] if box.shape[dim] != 1 else []):
+            return map
+        offset.append(fixed - (box.start[dim] if box.shape[dim] == 1 else 0))
+    return AffineMap(AffineMap.identity(box.rank).matrix, tuple(offset))
 
 
 def _output_block(node: Operation, output: str, index: Box) -> Box:
