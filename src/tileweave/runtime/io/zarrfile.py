@@ -11,9 +11,9 @@ import importlib
 import shutil
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -69,21 +69,57 @@ def chunks_within(shard: tuple[int, ...], kind: TensorType) -> tuple[int, ...]:
 
 
 def parts(box: Box, chunks: Sequence[int]) -> Iterator[Box]:
-    """The pieces of a box that are read or written one after the other: a few chunks of a row of them.
+    """The pieces of a box that are read or written at once, each in one chunk.
 
-    zarr works on up to ten chunks at once, and holds each of them two or three times.
+    zarr works on up to ten chunks of a piece at once, and holds each of them two or three times.
     """
     if box.empty:
         return
     if not chunks:
         yield box
         return
-    steps = [*chunks[:-1], chunks[-1] * available_threads()]
     edges = [
-        [a, *range((a // step + 1) * step, b, step), b] for a, b, step in zip(box.start, box.stop, steps, strict=True)
+        [a, *range((a // step + 1) * step, b, step), b] for a, b, step in zip(box.start, box.stop, chunks, strict=True)
     ]
     for ends in product(*(pairwise(one) for one in edges)):
         yield Box(tuple(a for a, _ in ends), tuple(b - a for a, b in ends))
+
+
+def each(boxes: Iterator[Box], work: Callable[[Box], None]) -> None:
+    """Does the work for each box, on as many threads as compute: what zarr does itself it does on one.
+
+    Raises:
+        Exception: the first that the work raises; nothing begins after it.
+    """
+    left, turn, failed = iter(boxes), threading.Lock(), list[BaseException]()
+
+    def some() -> None:
+        try:
+            while not failed:
+                with turn:
+                    box = next(left, None)
+                if box is None:
+                    return
+                work(box)
+        except BaseException as error:
+            failed.append(error)
+
+    with turn:
+        first, second = next(left, None), next(left, None)
+    if first is None:
+        return
+    if second is None:
+        work(first)
+        return
+    left = chain((first, second), left)
+    helpers = [threading.Thread(target=some, name="tileweave-zarr") for _ in range(available_threads() - 1)]
+    for helper in helpers:
+        helper.start()
+    some()
+    for helper in helpers:
+        helper.join()
+    if failed:
+        raise failed[0]
 
 
 def load(where: str) -> Any:
@@ -160,9 +196,13 @@ class ZarrReader:
     def read(self, box: Box) -> Array:
         """The values of a box, as a new array."""
         out = empty(box.shape, self.type.dtype)
-        for part in parts(box, self.chunks):
-            place = out[slices(part.translate([-a for a in box.start]))]
+        start = [-a for a in box.start]
+
+        def one(part: Box) -> None:
+            place = out[slices(part.translate(start))]
             self._array.get_basic_selection(slices(part)[:-1], out=self._buffer.from_ndarray_like(place))
+
+        each(parts(box, self.chunks), one)
         return out
 
     def close(self) -> None:
@@ -197,8 +237,12 @@ class ZarrWriter:
         bounds = zip(box.start, box.stop, self._chunks, self._kind.shape, strict=True)
         aligned = all(a % c == 0 and (b % c == 0 or b == n) for a, b, c, n in bounds)
         with nullcontext() if aligned else self._unaligned:
-            for part in parts(box, self._chunks):
-                self._array[slices(part)] = block[slices(part.translate([-a for a in box.start]))]
+            start = [-a for a in box.start]
+
+            def one(part: Box) -> None:
+                self._array[slices(part)] = block[slices(part.translate(start))]
+
+            each(parts(box, self._chunks), one)
 
     def sync(self, boxes: Collection[Box]) -> None:
         """What was written to these boxes, by any process, reaches the disk."""
