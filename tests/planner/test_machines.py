@@ -45,6 +45,8 @@ def test_a_toml_file_describes_machines(tmp_path):
         ("[[machine]\n", "not TOML"),
         ("[link]\nbytes_per_second = -1\n[[machine]]", "bytes_per_second is -1"),
         ("[[machine]]\nname='a'\n[[machine]]\nname='a'", "share a name"),
+        ("[[level]]\nname='n'\ncount=100000000000\nbytes_per_second=1e9", "100000000000 machines"),
+        ("[[machine]]\ncount=65536\n[[machine]]", "65537 machines"),
     ],
 )
 def test_a_file_that_describes_no_machines_is_refused(tmp_path, text, problem):

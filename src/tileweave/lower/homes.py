@@ -55,7 +55,7 @@ def together(tasks: Sequence[Task], free: Sequence[Task]) -> dict[int, Home]:
 
 
 LONG_ROW = 512
-"""Elements that lie together in a block from which on kernels write it between others as fast as alone: a copy saved."""
+"""From so many elements that lie together in a block on, kernels write it between others as fast as alone."""
 
 
 def in_reads(steps: Sequence[Step], tasks: Sequence[Task], free: Sequence[Task]) -> dict[int, Home]:

@@ -253,8 +253,10 @@ def machine_tree(levels: Sequence[Level], machine: Machine | None = None, **rate
             )
     if not levels:
         raise PlanError("machine_tree(levels)", "there is no level", legal="such as [Level('node', 2, 25e9), ..]")
-    one, leaf = machine or Machine("m", _host_memory_bytes()), levels[-1]
     count = prod(level.count for level in levels)
+    if count > MOST_MACHINES:
+        raise PlanError("machine_tree(levels)", f"the levels make {count} machines", legal=f"1..{MOST_MACHINES}")
+    one, leaf = machine or Machine("m", _host_memory_bytes()), levels[-1]
     groups, inside = [], count
     for level in levels[:-1]:
         inside //= level.count
@@ -396,6 +398,8 @@ def _from_toml(path: Path) -> Machines:
     for number, count in enumerate(counts):
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_MACHINES:
             raise PlanError(f"{where} [[machine]] {number}", f"count is {count!r}", legal=f"1..{MOST_MACHINES}")
+    if sum(counts) > MOST_MACHINES:
+        raise PlanError(where, f"there are {sum(counts)} machines", legal=f"1..{MOST_MACHINES}")
     found: list[Machine] = []
     for number, (row, count) in enumerate(zip(rows, counts, strict=True)):
         _known(f"{where} [[machine]] {number}", row, _MACHINE_KEYS)
