@@ -345,3 +345,73 @@ def test_numbers_follow_python_and_types():
 def test_a_refusal_reads_like_every_error(golden):
     error = refused(uses_unclaimed)
     golden("kernel/refused_ring.txt", str(error).replace(str(error.line), "FILE:LINE") + "\n")
+
+
+def compares_a_counter(k, x, y):
+    with k.cta(threads=32) as cta:
+        total = cta.zeros((96,))
+        for j in cta.range(4):
+            with k.when(j == 2):
+                total += cta.load(x[j])
+        cta.store(y[0], total)
+
+
+def compares_a_block(k, x, y):
+    row = k.grid(4)
+    with k.cta(threads=32) as cta:
+        if row * 2 != 4:
+            cta.store(y[row], 1.0)
+
+
+def compares_a_warp(k, x, y):
+    with k.cta(threads=64) as cta, cta.warp.each() as warp:
+        warp.store(y[0], warp.where(warp.index == 0, 1.0, warp.load(x[0])))
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [(compares_a_counter, "j == 2"), (compares_a_block, "row * 2 != 4"), (compares_a_warp, "warp.index == 0")],
+)
+def test_an_index_compared_by_python_is_refused(body, text):
+    """``==`` of indices is a question about expressions, and False: what depends on it would be lost in silence."""
+    error = refused(body)
+    assert str(error).startswith(f"{text}: Python compares the expressions") and "tk.equal" in str(error)
+    assert line_of(error) and text in str(error).splitlines()[1]
+
+
+def test_indices_are_compared_by_equal_and_known_things_by_python():
+    @tk.kernel
+    def flow(k, x, y, n=2):
+        with k.cta(threads=32) as cta:
+            places, total = cta.iota((96,), 0), cta.zeros((96,))
+            for j in cta.range(4):
+                with k.when(tk.equal(j, 1)):
+                    total += cta.load(x[j])
+                with k.when(tk.unequal(j % 2, 0)):
+                    total += cta.where(places == j, 1.0, 0.0)
+            for part in range(3):
+                if part == n and x.dtype == "f32":
+                    total = total + 10
+            cta.store(y[0], total)
+
+    x, y = np.arange(4 * 96, dtype=np.float32).reshape(4, 96), np.zeros((4, 96), np.float32)
+    flow.run(x, y)
+    assert (y[0] == x[1] + 10 + np.isin(np.arange(96), (1, 3))).all()
+
+
+def test_the_other_case_of_a_condition_that_is_known():
+    @tk.kernel
+    def flow(k, x, y, first=True):
+        row = k.grid(4)
+        with k.cta(threads=32) as cta:
+            with k.when(row < 2):
+                cta.store(y[row, 1:96], 1.0)
+            with k.when(first):
+                cta.store(y[row, 0:1], 2.0)
+            with k.otherwise():
+                cta.store(y[row, 0:1], 3.0)
+
+    for first, want in ((True, [2, 2, 2, 2]), (False, [3, 3, 3, 3])):
+        y = np.zeros((4, 96), np.float32)
+        flow.run(y.copy(), y, first=first)
+        assert y[:, 0].tolist() == want and y[:, 1].tolist() == [1, 1, 0, 0]

@@ -14,6 +14,7 @@ Example:
 """
 
 from tileweave.errors import VerifyError
+from tileweave.index import equal, unequal
 from tileweave.kernel.build import KernelFunction, Sharded, Spec, grouped, kernel, row_major, sharded, spec
 from tileweave.kernel.ir import Kernel, Scalar, from_json, to_json, to_text, verify
 from tileweave.kernel.semantics import Report, check_kernel, run_kernel
@@ -30,6 +31,7 @@ __all__ = [
     "check_dtensor",
     "check_kernel",
     "dtensor_layout",
+    "equal",
     "from_json",
     "grouped",
     "kernel",
@@ -39,5 +41,6 @@ __all__ = [
     "spec",
     "to_json",
     "to_text",
+    "unequal",
     "verify",
 ]

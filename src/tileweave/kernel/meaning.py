@@ -6,8 +6,9 @@ and products are computed in f64 and rounded once. Integers wrap.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from math import erf
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,26 @@ _MOST = {"e4m3": 448.0, "e5m2": 57344.0}
 
 
 def _erf(x: Array) -> Array:
-    return np.asarray(np.frompyfunc(erf, 1, 1)(x), np.float64)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
 
 
-def _wide(function: Callable[[Array], Array]) -> Callable[..., Array]:
-    """A function computed in f64 and rounded once to the type computed in."""
+def _wide(function: Callable[[Array], Array], own: Callable[[float], float] | None = None) -> Callable[..., Array]:
+    """A function computed in f64 and rounded once to the type computed in.
+
+    Args:
+        function: NumPy's, whose last bit is not always that of the C library.
+        own: the C library's, taken where the result is not rounded: in f64.
+    """
+
+    def one(x: float) -> float:
+        try:
+            return own(x)  # type: ignore[misc]
+        except (OverflowError, ValueError):  # Python's word for an infinity or NaN
+            return float(function(np.float64(x)))  # type: ignore[arg-type]
 
     def compute(x: Array) -> Array:
+        if own is not None and x.dtype == np.float64:
+            return np.asarray(np.frompyfunc(one, 1, 1)(x), np.float64)
         return function(x.astype(np.float64)).astype(x.dtype)
 
     return compute
@@ -86,16 +100,31 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
         odd = np.isfinite(total) & (lost != 0) & (bits & 1 == 0)
         step = np.where((lost > 0) == (total > 0), 1, -1)
         return np.asarray(np.where(odd, bits + step, bits).view(np.float64).astype(np.float32))
+    if a.dtype == np.float64:
+        with np.errstate(all="ignore"):
+            return np.asarray(np.frompyfunc(_fused, 3, 1)(a, b, c), np.float64)
     return a * b + c
 
 
+def _fused(a: float, b: float, c: float) -> float:
+    """``a * b + c`` rounded once, in f64."""
+    plain = a * b + c
+    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        return plain
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    try:
+        return float(exact) if exact else plain
+    except OverflowError:
+        return math.copysign(math.inf, exact)
+
+
+_LIBRARY = ("exp", "exp2", "log", "log2", "tanh", "sin", "cos")
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _divide,
     "min": _least, "max": _greatest,
     "neg": np.negative, "abs": np.abs, "square": np.square, "floor": np.floor,
-    "exp": _wide(np.exp), "exp2": _wide(np.exp2), "log": _wide(np.log), "log2": _wide(np.log2),
+    **{name: _wide(getattr(np, name), getattr(math, name)) for name in _LIBRARY}, "erf": _wide(_erf),
     "sqrt": np.sqrt, "rsqrt": _wide(lambda x: 1 / np.sqrt(x)), "recip": lambda x: (1 / x).astype(x.dtype),
-    "tanh": _wide(np.tanh), "erf": _wide(_erf), "sin": _wide(np.sin), "cos": _wide(np.cos),
     "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
     "and": np.logical_and, "or": np.logical_or, "not": np.logical_not, "fma": _fma, "where": np.where,
 }  # fmt: skip
@@ -107,7 +136,8 @@ def neutral(fn: str, dtype: Dtype) -> Any:
     if fn in ("add", "mul"):
         return 0 if fn == "add" else 1
     if dtype.kind == "float":
-        return -np.inf if fn == "max" else np.inf
+        most = _MOST.get(dtype.name, np.inf)  # 8-bit floats saturate; e4m3 has no infinity
+        return -most if fn == "max" else most
     signed = dtype.kind == "signed"
     return (-(1 << dtype.bits - 1) if signed else 0) if fn == "max" else (1 << dtype.bits - signed) - 1
 

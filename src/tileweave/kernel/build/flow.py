@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import FrameType
+from functools import lru_cache, partial
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from tileweave.errors import VerifyError
 from tileweave.index import Expr
-from tileweave.kernel.build.recorder import Recorder, user_frame
+from tileweave.kernel.build.recorder import Recorder, shown_path, user_frame
 from tileweave.kernel.build.views import View, as_number
-from tileweave.kernel.ir import For, Number, Op, Region, When, While
+from tileweave.kernel.ir import For, Line, Number, Op, Region, When, While
+
+_INDICES = ("index", "value", "rank", "gpu")
+"""Attributes of scopes, variables and kernels that are indices."""
 
 
 class Filling:
@@ -45,6 +53,61 @@ def bound(frame: FrameType) -> dict[str, _Bound]:
             if isinstance(one, View | Expr | int | float | bool):
                 found[key] = _Bound(one, one.region if isinstance(one, View) else None)
     return found
+
+
+def traced(recorder: Recorder, frame: FrameType) -> None:
+    """What the caller's locals say at the end of a traced body: names of tensors; and an index compared by ``==``.
+
+    Python asks ``i == 3`` of an index whether both are the same expression, which is False whatever i will be.
+    """
+    recorder.name_from(frame.f_locals)
+    for number, sides, text in _equalities(frame.f_code):
+        if any(map(partial(_is_index, frame), sides)) and not any(map(partial(_is_unknown, frame), sides)):
+            recorder.refuse(
+                text, "Python compares the expressions of indices here, not the values that they will have",
+                legal="tk.equal(a, b), tk.unequal(a, b)", line=Line(shown_path(frame.f_code.co_filename), number),
+            )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _equalities(code: CodeType) -> tuple[tuple[int, tuple[ast.expr, ...], str], ...]:
+    """Line, operands and text of each ``==`` and ``!=`` of a function, those of functions in it left out."""
+    try:
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError):
+        return ()
+    found, stack = [], list(ast.iter_child_nodes(tree.body[0])) if tree.body else []
+    while stack:
+        node = stack.pop()
+        if isinstance(
+            node, ast.FunctionDef | ast.Lambda | ast.GeneratorExp | ast.ListComp | ast.DictComp | ast.SetComp
+        ):
+            continue
+        if isinstance(node, ast.Compare) and all(isinstance(one, ast.Eq | ast.NotEq) for one in node.ops):
+            found.append((first + node.lineno - 1, (node.left, *node.comparators), ast.unparse(node)))
+        stack += ast.iter_child_nodes(node)
+    return tuple(sorted(found, key=lambda row: row[0]))
+
+
+def _is_index(frame: FrameType, node: ast.expr) -> bool:
+    """Whether an operand is an index that is not known, or arithmetic with one."""
+    if isinstance(node, ast.Name):
+        return isinstance(frame.f_locals.get(node.id), Expr)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in _INDICES:
+        try:
+            return isinstance(getattr(frame.f_locals.get(node.value.id), node.attr, None), Expr)
+        except VerifyError:
+            return False
+    return isinstance(node, ast.BinOp) and (_is_index(frame, node.left) or _is_index(frame, node.right))
+
+
+def _is_unknown(frame: FrameType, node: ast.expr) -> bool:
+    """Whether an operand may be a tensor, whose ``==`` is an operator."""
+    if isinstance(node, ast.BinOp):
+        return _is_unknown(frame, node.left) or _is_unknown(frame, node.right)
+    known = isinstance(node, ast.Name) and isinstance(frame.f_locals.get(node.id), Expr | int)
+    return not (known or isinstance(node, ast.Constant) or _is_index(frame, node))
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -145,7 +208,7 @@ def _loop(
     recorder: Recorder, symbol: Expr, bounds: tuple[Number, Number, Number], stages: int, unroll: bool, line: Any
 ) -> Iterator[Expr]:
     frame = user_frame()
-    recorder.name_from(frame.f_locals)
+    traced(recorder, frame)
     before = bound(frame)
     depth = len(recorder.bodies)
     with recorder.body(recorder.scope) as body:
@@ -159,7 +222,7 @@ def _loop(
             raise
         if len(recorder.bodies) != depth + 1:
             recorder.refuse("a traced loop", "a scope that was opened in its body is still open", line=line)
-        recorder.name_from(frame.f_locals)
+        traced(recorder, frame)
         targets = {key for key, one in bound(frame).items() if one.value is symbol}
         carried(recorder, {key: one for key, one in before.items() if key not in targets}, frame)
     recorder.ended.add(symbol)
@@ -173,11 +236,11 @@ def while_(recorder: Recorder, condition: Any) -> Iterator[Any]:
     if not isinstance(condition, Expr) or not condition.is_condition:
         recorder.refuse("k.while_(condition)", f"{condition!r} is no condition on indices", legal="k.while_(n < 4)")
     frame = user_frame()
-    recorder.name_from(frame.f_locals)
+    traced(recorder, frame)
     before = bound(frame)
     with recorder.body(recorder.scope) as body:
         yield recorder.scope
-        recorder.name_from(frame.f_locals)
+        traced(recorder, frame)
         carried(recorder, before, frame)
     recorder.emit(While(condition, body.closed(), line=line))
 
@@ -193,17 +256,20 @@ def under(recorder: Recorder, condition: Any) -> Iterator[Any]:
     if not isinstance(condition, Expr | bool):
         recorder.refuse("k.when(condition)", f"{condition!r} is no condition", legal="k.when(i < 4)")
     frame = user_frame()
-    recorder.name_from(frame.f_locals)
+    traced(recorder, frame)
     before = bound(frame)
     with recorder.body(recorder.scope) as body:
         yield recorder.scope
-        recorder.name_from(frame.f_locals)
+        traced(recorder, frame)
         refuse_rebinding(recorder, before, frame, "k.when(condition)")
     if isinstance(condition, Expr):
         recorder.emit(When(condition, body.closed(), line=line))
-    elif condition:
-        for statement in body.closed():
-            recorder.emit(statement)
+    else:
+        if condition:
+            for statement in body.closed():
+                recorder.emit(statement)
+        around = recorder.bodies[-1]
+        recorder.decided = (around, len(around.statements), condition)
 
 
 @contextmanager
@@ -211,12 +277,19 @@ def otherwise(recorder: Recorder) -> Iterator[Any]:
     """The other case of the condition directly before."""
     written = recorder.bodies[-1].statements
     last = written[-1] if written else None
-    if not isinstance(last, When) or last.otherwise:
+    known = recorder.decided
+    decided = known is not None and known[0] is recorder.bodies[-1] and known[1] == len(written)
+    if not decided and (not isinstance(last, When) or last.otherwise):
         recorder.refuse("k.otherwise()", "there is no k.when directly before it", legal="with k.when(c): .. first")
     frame = user_frame()
     before = bound(frame)
     with recorder.body(recorder.scope) as body:
         yield recorder.scope
-        recorder.name_from(frame.f_locals)
+        traced(recorder, frame)
         refuse_rebinding(recorder, before, frame, "k.otherwise()")
-    written[-1] = replace(last, otherwise=body.closed())
+    recorder.decided = None
+    if isinstance(last, When) and not decided:
+        written[-1] = replace(last, otherwise=body.closed())
+    elif known is not None and not known[2]:
+        for statement in body.closed():
+            recorder.emit(statement)

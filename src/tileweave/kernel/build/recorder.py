@@ -83,6 +83,8 @@ class Recorder:
         self.ended: set[Expr] = set()
         self._bound_in: dict[Expr, Body] = {}
         self.stage: Any = None
+        self.decided: tuple[Body, int, bool] | None = None
+        """The body, its statements and the truth of the last `k.when` whose condition was known."""
         self._flags: dict[str, Tensor] = {}
         self.grid: Grid | None = None
         self.poison: VerifyError | None = None

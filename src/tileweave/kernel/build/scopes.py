@@ -127,7 +127,7 @@ class Opening:
             return
         frame = user_frame()
         if kind is None:
-            recorder.name_from(frame.f_locals)
+            flow.traced(recorder, frame)
             flow.refuse_rebinding(recorder, self._before, frame, "a scope")
         recorder.bodies.remove(body)
         if kind is None:

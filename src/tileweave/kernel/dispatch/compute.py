@@ -11,7 +11,7 @@ from tileweave.kernel.dispatch.boxes import elected
 from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.copies import load_into, memory_at, store_from
 from tileweave.kernel.dispatch.layouts import places
-from tileweave.kernel.dispatch.layouts.orders import TreeOrder
+from tileweave.kernel.dispatch.layouts.orders import TreeOrder, combined_in
 from tileweave.kernel.dispatch.layouts.registers import Holding, RegisterDigit, blocked, holding
 from tileweave.kernel.ir import DTYPES, Candidate, Op, Region, Scalar, promote
 from tileweave.kernel.meaning import neutral
@@ -120,7 +120,7 @@ def reduce(context: Context, op: Op) -> None:
         load_into(context, buffer, held, source)
     padded = tuple(1 if d in axes else n for d, n in enumerate(held.shape))
     part = holding(held.without(axes), padded, held.warps)
-    dtype = out.tensor.dtype
+    dtype = combined_in(out.tensor.element).name
     result = context.registers("sum" if fn == "add" else fn, dtype, part.slots)
     begin = neutral(fn, DTYPES[dtype])
     context.loop(part.slots, lambda r: context.instruction("map.id", slot(result, r), begin))
@@ -140,6 +140,9 @@ def reduce(context: Context, op: Op) -> None:
     order = TreeOrder(held, axes, distances, tuple(warps))
     how = ", ".join(means)
     context.choose(op, how, Candidate(how, True, f"{held.layout} over axes {axes}"), order=order)
+    if dtype != out.tensor.dtype:
+        wide, result = result, context.registers(fn, out.tensor.dtype, part.slots)
+        context.loop(part.slots, lambda r: context.instruction("map.cast", slot(result, r), slot(wide, r)))
     _deliver(context, op, out, result, part)
 
 

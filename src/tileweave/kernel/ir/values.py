@@ -176,7 +176,7 @@ class Region:
         for d in range(self.tensor.rank):
             begin, extent, mask = self.begin[d], self.extent[d], self.mask[d]
             if d not in self.dims:
-                parts.append(str(begin))
+                parts.append(str(begin) if mask == extent else f"{begin} valid {mask}")
             elif begin == 0 and extent == self.tensor.shape[d] and mask == extent:
                 parts.append(":")
             else:

@@ -115,9 +115,14 @@ def constant(value: float | int | bool, dtype: str) -> str:
     else:
         text = repr(real) if dtype == "f64" else f"{real!r}f"
         text = text.replace("e+", "e")
+    return _narrowed(text, dtype)
+
+
+def _narrowed(text: str, dtype: str) -> str:
+    """A float in a type of fewer than 32 bits, rounded; other types as they are."""
     if dtype in _NARROW:
         return f"{_NARROW[dtype][1]}({text})"
-    return text
+    return f"{TYPES[dtype]}({text})" if dtype in ("e4m3", "e5m2") else text
 
 
 def applied(function: str, dtype: str, operands: list[tuple[str, str]], where: str, computed: str | None = None) -> str:
@@ -139,9 +144,7 @@ def applied(function: str, dtype: str, operands: list[tuple[str, str]], where: s
     text = FUNCTIONS[function].format(*wide)
     if function in ("max", "min", "div") and kind in ("s8", "u8", "s16", "u16"):
         text = text.replace("(", f"<{TYPES[kind]}>(", 1)  # literals are of type int
-    if function in _COMPARISONS or dtype not in _NARROW:
-        return text
-    return f"{_NARROW[dtype][1]}({text})"
+    return text if function in _COMPARISONS else _narrowed(text, dtype)
 
 
 def _computed(text: str, source: str, target: str) -> str:

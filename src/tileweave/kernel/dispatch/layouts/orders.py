@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.kernel.dispatch.layouts.registers import Holding, RegisterDigit
-from tileweave.kernel.ir import Dtype
+from tileweave.kernel.ir import DTYPES, Dtype
 from tileweave.kernel.meaning import FUNCTIONS, neutral, rounded
 
 Array = np.ndarray[Any, Any]
@@ -52,6 +52,11 @@ class ChainOrder:
         return total
 
 
+def combined_in(dtype: Dtype) -> Dtype:
+    """The type that threads exchange what they have reduced in: shuffles have no 8-bit floats."""
+    return DTYPES["f32"] if dtype.name in ("e4m3", "e5m2") else dtype
+
+
 @dataclass(frozen=True)
 class TreeOrder:
     """A reduction of what threads hold: over slots, then lanes, then warps.
@@ -71,6 +76,7 @@ class TreeOrder:
     def __call__(self, values: Array, exists: Array | None, fn: str, to: Dtype) -> Array:
         """The values combined in this order, with the reduced extents 1."""
         held, combine = self.held, FUNCTIONS[fn]
+        asked, to = to, combined_in(to)
         there = np.zeros(held.shape, bool)
         there[tuple(slice(0, n) for n in values.shape)] = True if exists is None else exists
         padded = np.zeros(held.shape, to.numpy)
@@ -92,7 +98,7 @@ class TreeOrder:
         for r, into in enumerate(part):
             at = self._at(warp, lane, r, totals.shape[1:])
             out[tuple(np.zeros_like(c) if d in self.axes else c for d, c in enumerate(at))] = totals[into]
-        return out[tuple(slice(0, 1 if d in self.axes else n) for d, n in enumerate(values.shape))]
+        return rounded(out[tuple(slice(0, 1 if d in self.axes else n) for d, n in enumerate(values.shape))], asked)
 
     def _at(self, warp: Any, lane: Any, slot: int, shape: Sequence[int]) -> tuple[Array, ...]:
         return tuple(np.broadcast_to(np.asarray(c), shape) for c in self.held.coordinates(warp, lane, slot))

@@ -159,7 +159,9 @@ def inside(region: Region, at: Sequence[ExprLike], padded: Sequence[int]) -> Exp
         padded: the extents that those coordinates run over.
     """
     condition: Expr | None = None
-    for coordinate, dim, extent in zip(at, region.dims, padded, strict=True):
+    shown = list(zip(at, region.dims, padded, strict=True))
+    dropped = [(0, d, 1) for d in range(region.tensor.rank) if d not in region.dims]  # by an index: it may be outside
+    for coordinate, dim, extent in (*dropped, *shown):
         valid = region.mask[dim]
         skip = region.skip[dim] if region.skip else 0
         if not isinstance(skip, int) or skip:
