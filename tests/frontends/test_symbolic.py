@@ -193,3 +193,84 @@ def test_a_further_extent_is_fused_where_the_first_was():
         x = RNG.normal(size=(rows, 6)).astype(np.float32)
         np.testing.assert_allclose(tw.run(plan, bind={"x": x}), alone(x)["out"], rtol=1e-5, atol=1e-6)
     assert names(plan.at(rows=2048)) == names(model().at(rows=2048).plan())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# plans that are bound
+
+
+def drawn(rng: np.random.Generator):
+    """A program of [batch, 4, length] that depends on the extents in many ways, and the same program on NumPy."""
+    filters = rng.normal(size=(4, 4, 3)).astype(np.float32)
+    weights, bias = rng.normal(size=(4, 8)).astype(np.float32), rng.normal(size=8).astype(np.float32)
+    steps = [str(step) for step in rng.choice(["conv", "norm", "mean", "half", "join", "flip", "power", "even"], 4)]
+
+    def program(x):
+        for step in steps:
+            if step == "conv":
+                x = tw.relu(tw.nn.conv(x, filters, padding=1) * 0.2 + x)
+            elif step == "norm":
+                x = (x - tw.mean(x, axis=2, keepdims=True)) / (tw.mean(x * x, axis=2, keepdims=True) + 1.0)
+            elif step == "mean":
+                x = x * tw.sigmoid(tw.sum(x, axis=2, keepdims=True) / x.shape[2])
+            elif step == "half":
+                x = x[:, :, : x.shape[2] // 2] + x[:, :, -(x.shape[2] // 2) :]
+            elif step == "join":
+                x = tw.concat([x, x[:, :, :4]], 2)
+            elif step == "flip":
+                x = tw.softmax(x, axis=2) @ (x.transpose((0, 2, 1)) @ np.eye(4, dtype=np.float32)) @ x
+            elif step == "power":
+                x = tw.tanh(x) ** 2 + x.shape[0]
+            else:
+                x = x + 1.0 if x.shape[2] % 2 else x * 0.5
+        y = tw.relu(tw.reshape(x.transpose((0, 2, 1)), (x.shape[0] * x.shape[2], 4)) @ weights + bias)
+        return tw.reshape(y, (x.shape[0], -1, 8))
+
+    return program
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_plan_that_is_bound_computes_what_the_program_says(seed):
+    rng = np.random.default_rng(seed)
+    build = drawn(rng)
+    model = tw.program(build, x=((tw.dim("batch", 1, 9), 4, tw.dim("length", 8, 64)), "float32"))
+    plan = model.plan()
+    for _ in range(4):
+        batch, length = int(rng.integers(2, 9)), int(rng.integers(20, 64))
+        x = rng.normal(size=(batch, 4, length)).astype(np.float32)
+        made = model.at(batch=batch, length=length)
+        (wanted,) = tw.graph.evaluate([made.outputs["out"]], {made.inputs["x"].producer: x})
+        np.testing.assert_allclose(tw.run(plan, bind={"x": x}), wanted, rtol=1e-5, atol=1e-5)
+
+
+def is_bound(build, extents=(12, 20)) -> bool:
+    """Whether the plan for the second extent is bound to the steps for the first; its value is checked."""
+    model = tw.program(build, x=((tw.dim("n"), 6), "float32"))
+    plan = model.plan()
+    for n in extents:
+        x = RNG.normal(size=(n, 6)).astype(np.float32)
+        made = model.at(n=n)
+        (wanted,) = tw.graph.evaluate([made.outputs["out"]], {made.inputs["x"].producer: x})
+        np.testing.assert_allclose(tw.run(plan, bind={"x": x}), wanted, rtol=1e-5, atol=1e-5)
+    made = plan.made[extents[-1],]
+    bound = not made.peak_bytes
+    assert plan.at(n=extents[-1]).peak_bytes  # whoever asks for the plan has estimates
+    return bound
+
+
+def test_what_differs_in_extents_alone_is_bound():
+    assert is_bound(mlp)
+    assert is_bound(lambda x: tw.softmax(x @ WEIGHTS, axis=1) / x.shape[0])
+    assert is_bound(lambda x: x - tw.mean(x, axis=0))  # the divisor is an extent
+    assert is_bound(lambda x: tw.tanh(x) ** 2 + x.shape[0])
+    assert is_bound(lambda x: tw.concat([x[: x.shape[0] // 2] * 2, x[3:]]))
+
+
+def test_what_differs_in_more_is_planned():
+    assert not is_bound(lambda x: tw.tanh(x) ** (2 if x.shape[0] < 16 else 3))  # written as other products
+    assert not is_bound(lambda x: tw.relu(x) if x.shape[0] < 16 else tw.tanh(x))
+    assert not is_bound(lambda x: tw.sum(x, axis=1 if x.shape[0] < 16 else 0, keepdims=True) * x + x)
+    assert not is_bound(lambda x: x[:6] * x[: x.shape[0] // 2] if x.shape[0] == 12 else x[:10] * x[:10] * x[:10])
+    assert not is_bound(mlp, (12, 1))  # an extent of 1 may broadcast
+    assert not is_bound(lambda x: x[:6] + x[: x.shape[0] // 2][:6] + x[6:12] * 2)  # two slices that were one
+    assert not is_bound(lambda x: x * 12.0 + x.shape[0])  # two numbers that were one

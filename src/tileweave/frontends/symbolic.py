@@ -21,7 +21,8 @@ from tileweave.graph.ir.dtypes import element_type
 from tileweave.planner import Machines, Plan
 from tileweave.planner.machines import machines as make_machines
 from tileweave.planner.machines import size_text
-from tileweave.runtime.api import plan_alike, source
+from tileweave.planner.simulate import costed
+from tileweave.runtime.api import bound_like, source
 
 Array = np.ndarray[Any, Any]
 Made = TypeVar("Made")
@@ -192,21 +193,28 @@ class SymbolicPlan:
             PlanError: nothing fits the memory.
         """
         key = tuple(self.model.checked(extents).values())
-
-        def plan() -> Plan:
-            model = self.model.at(**extents)
-            for other in list(self.made):
-                if other in self.model.made:
-                    plan_alike(model.graph, self.model.made[other].graph)
-                    break
-            return model.plan(self.machines)
-
-        return _kept(self.made, key, plan)
+        made = _kept(self.made, key, lambda: self.model.at(**extents).plan(self.machines))
+        if not made.peak_bytes:  # bound by a run, which needs no estimates
+            made = costed(made)[0]
+            with _LOCK:
+                self.made[key] = made
+        return made
 
     def bound(self, bind: Mapping[Any, Any]) -> tuple[Plan, dict[Tensor | str, Any]]:
-        """The plan for arrays by the inputs' names, and the arrays by source."""
+        """The plan for arrays by the inputs' names, and the arrays by source.
+
+        The steps of a plan that is known are bound to other extents, where nothing but extents differs.
+        """
         extents = self.model.extents(**bind)
-        return self.at(**extents), self.model.at(**extents).bind(**bind)
+        model = self.model.at(**extents)
+
+        def plan() -> Plan:
+            with _LOCK:
+                known = list(reversed(self.made.values()))
+            bound = (bound_like(model.graph, other) for other in known)
+            return next(filter(None, bound), None) or model.plan(self.machines)
+
+        return _kept(self.made, tuple(self.model.checked(extents).values()), plan), model.bind(**bind)
 
     def explain(self) -> str:
         """The plans that were made, the last one used in full."""

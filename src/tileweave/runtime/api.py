@@ -9,7 +9,6 @@ Example:
 
 from __future__ import annotations
 
-import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,15 +40,17 @@ from tileweave.graph import (
     relu,
 )
 from tileweave.graph.ir.dtypes import element_type
+from tileweave.graph.passes.grouping.alike import Descent, Places, alike
 from tileweave.graph.passes.grouping.attention import ATTENTION
 from tileweave.graph.passes.grouping.chains import CONV_CHAIN
 from tileweave.graph.passes.grouping.rows import ROWS
-from tileweave.graph.passes.rewrite import RewriteRule, RewriteStep, replay, rewrite
+from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
 from tileweave.lower.executable import WorkFailed
 from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Progressed, Simulation, Step, make_plan
 from tileweave.planner import machines as make_machines
 from tileweave.planner.show.document import from_document, graph_digest, machines_of
+from tileweave.planner.steps import steps_of
 from tileweave.runtime.direct import again
 from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io
@@ -329,39 +330,40 @@ MANY_COMPILED = 8
 between two rows of kernels, in every run, which takes as long as several small kernels (bench/training.py, digits)."""
 
 
-_Fusing = tuple[tuple[RewriteStep, ...], bool]
-_FUSING: weakref.WeakKeyDictionary[Graph, dict[tuple[Machines, tuple[Any, ...]], _Fusing]] = weakref.WeakKeyDictionary()
-"""How a graph was fused, or is to be fused because one that is alike was."""
+_Descended = tuple[Graph | None, tuple[Places, ...], bool]
+_DESCENT: weakref.WeakKeyDictionary[Graph, _Descended] = weakref.WeakKeyDictionary()
+"""Fused graph -> what it was made from, if another, where its nodes come from, whether few elements are compiled."""
 
 
-def plan_alike(graph: Graph, other: Graph) -> None:
-    """Have a graph fused where another one was that differs in extents, which is quicker than looking everywhere."""
-    for key, fusing in _FUSING.get(other, {}).items():
-        _FUSING.setdefault(graph, {}).setdefault(key, fusing)
+def bound_like(graph: Graph, other: Plan) -> Plan | None:
+    """The steps of a plan, whole on one machine, for a graph that differs in extents; None where more differs."""
+    whole = len(other.machines) == 1 and not other.homes and all(step.cuts.count == 1 for step in other.steps)
+    if not whole or other.graph not in _DESCENT or current_session() is not PLAIN:
+        return None
+    first, places, small = _DESCENT[other.graph]
+    fused = alike(first or other.graph, other.graph, places, graph)
+    decide = _decider(other.machines, small)
+    if fused is None or not all(op.operator not in GROUPS or decide(op, "block").backend for op in fused.operations):
+        return None
+    _DESCENT[fused] = None if fused is graph else graph, places, small
+    cuts = {operation: (1,) * operation.index.rank for operation in fused.operations}
+    made = Plan(fused, other.machines, steps_of(fused, cuts, 1, decide, io.atom), gap=0.0)
+    return made if prepare(made).peak_bytes[0] <= other.machines.machines[0].memory_bytes else None
 
 
 def _fused(graph: Graph, machines: Machines, rules: tuple[Any, ...]) -> tuple[Graph, bool]:
     """The fused graph, and whether operations of few elements are compiled in it."""
-    if not rules:
-        return graph, False
-    known, key = _FUSING.setdefault(graph, {}), (machines, rules)
-    if key in known:
-        trace, small = known[key]
-        with contextlib.suppress(GraphError):  # other extents made another graph of it
-            fused = replay(graph, trace, rules)
-            groups = (operation for operation in fused.operations if operation.operator in GROUPS)
-            if all(lower.decide(group, "block", small=small).backend for group in groups):
-                return fused, small
-    plain = rewrite(graph, rules, choose=_chooser(machines, False))
-    known[key] = plain.trace, False
-    others = [operation for operation in plain.graph.operations if not lower.decide(operation, "block").backend]
-    if len(plain.graph.operations) - len(others) < MANY_COMPILED:
-        return plain.graph, False
-    if not any(lower.decide(operation, "block", small=True).backend for operation in others):
-        return plain.graph, False
-    more = rewrite(graph, rules, choose=_chooser(machines, True))
-    known[key] = more.trace, True
-    return more.graph, True
+    found = graph, False
+    for small in (False, True) if rules else ():
+        descent = Descent(graph)
+        made = rewrite(graph, rules, choose=_chooser(machines, small), watch=descent.watch).graph
+        _DESCENT[made] = None if made is graph else graph, descent.places(made), small
+        found = made, small
+        others = [operation for operation in made.operations if not lower.decide(operation, "block").backend]
+        few = len(made.operations) - len(others) < MANY_COMPILED
+        if few or not any(lower.decide(operation, "block", small=True).backend for operation in others):
+            break
+    return found
 
 
 def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]:

@@ -206,6 +206,14 @@ def conv(
     return add(result, unsqueeze(b, tuple(range(1, rank + 1))))
 
 
+def conv_like(operation: Operation, x: Tensor, w: Tensor) -> Operation:
+    """A convolution with the parameters of another one, of padded inputs of other extents."""
+    stride, dilation, groups = (operation.parameter(name) for name in ("stride", "dilation", "groups"))
+    out = _outputs("conv(x, w)", x, w.shape[2:], stride, dilation)
+    like: Any = _conv(x, w, stride, dilation, groups, out).producer
+    return like  # type: ignore[no-any-return]
+
+
 def spatial_names(rank: int) -> tuple[str, ...]:
     """The names of the spatial dimensions of an index."""
     return tuple("xyz"[k] if rank <= 3 else f"x{k}" for k in range(rank))

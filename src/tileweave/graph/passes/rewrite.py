@@ -172,7 +172,17 @@ Choose = Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]
 _AT_ONE_NODE = 16
 
 
-def rewrite(graph: Graph, rules: Sequence[RewriteRule], *, passes: int = 32, choose: Choose | None = None) -> Rewritten:
+Watch = Callable[[Mapping[Node, Node], AbstractSet[Node]], None]
+
+
+def rewrite(
+    graph: Graph,
+    rules: Sequence[RewriteRule],
+    *,
+    passes: int = 32,
+    choose: Choose | None = None,
+    watch: Watch | None = None,
+) -> Rewritten:
     """The rules applied from the sources to the sinks, pass after pass, until none applies or the passes are used up.
 
     Args:
@@ -180,6 +190,7 @@ def rewrite(graph: Graph, rules: Sequence[RewriteRule], *, passes: int = 32, cho
         rules: in order of precedence.
         passes: the most passes; 1 is one sweep.
         choose: among the replacements of a tensor, the number of the one to take; -1 for none. The first when left out.
+        watch: called after every pass with what each node became, and the tensors to which rules applied.
 
     Returns:
         The graph and its trace. The same graph, rules and choices give the same result.
@@ -199,8 +210,12 @@ def rewrite(graph: Graph, rules: Sequence[RewriteRule], *, passes: int = 32, cho
 
     trace: list[RewriteStep] = []
     for number in range(passes):
-        graph, steps = _sweep(graph, decide, number)
+        before = graph
+        graph, steps, new = _sweep(graph, decide, number)
         trace += steps
+        if watch is not None:
+            nodes = before.nodes()
+            watch(new, {nodes[step.position] for step in steps})
         if not steps:
             return Rewritten(graph, tuple(trace), True)
     return Rewritten(graph, tuple(trace), False)
@@ -229,14 +244,14 @@ def replay(graph: Graph, trace: Sequence[RewriteStep], rules: Sequence[RewriteRu
                 yield pick
                 tensor = pick[2]
 
-        graph, _ = _sweep(graph, decide, number)
+        graph, _, _ = _sweep(graph, decide, number)
         if todo:
             raise GraphError("replay(graph, trace, rules)", f"there is no node {min(todo)} in pass {number}")
     return graph
 
 
-def _sweep(graph: Graph, decide: Decide, number: int) -> tuple[Graph, list[RewriteStep]]:
-    """One pass: every node is rebuilt on its rewritten inputs, then rewritten itself."""
+def _sweep(graph: Graph, decide: Decide, number: int) -> tuple[Graph, list[RewriteStep], dict[Node, Node]]:
+    """One pass: every node is rebuilt on its rewritten inputs, then rewritten itself; and what each became."""
     nodes = graph.nodes()
     old_uses, pinned = _uses(nodes), _pinned(nodes)
     new: dict[Node, Node] = {}
@@ -257,4 +272,4 @@ def _sweep(graph: Graph, decide: Decide, number: int) -> tuple[Graph, list[Rewri
                 tensor = replacement
         new[node] = tensor
         uses[tensor] = uses.get(tensor, 0) + old_uses.get(node, 0)
-    return cast("Graph", new[graph]), steps
+    return cast("Graph", new[graph]), steps, new
