@@ -72,6 +72,16 @@ BUGS = {
     "lanes of a group that left": ("everyday", "coalesced_group together = cg::coalesced_threads();", "thread_block_tile<32> together = cg::tiled_partition<32>(cg::this_thread_block());", "lane-outside-mask"),
     "result read before the stream has run": ("everyday", "  cudaDeviceSynchronize();\n", "", "host-race"),
     "pitch taken for elements": ("everyday", "pitch / sizeof(float), columns", "pitch, columns", "out-of-bounds"),
+    # streams.cu
+    "event recorded too early": ("streams", "  twice<<<BLOCKS, THREADS, 0, first>>>(a, N);\n  cudaEventRecord(ready, first);", "  cudaEventRecord(ready, first);\n  twice<<<BLOCKS, THREADS, 0, first>>>(a, N);", "race-stream"),
+    "wait for an event": ("streams", "  cudaStreamWaitEvent(second, ready, 0);\n", "", "race-stream"),
+    "the wrong stream is waited for": ("streams", "cudaStreamSynchronize(second);\n  for", "cudaStreamSynchronize(first);\n  for", "host-race"),
+    "buffer filled again while a copy reads it": ("streams", "  cudaStreamSynchronize(second);  // before a is filled again\n", "", "race-stream"),
+    "default stream beside one that does not block": ("streams", "first, cudaStreamDefault", "first, cudaStreamNonBlocking", "race-stream"),
+    "staging memory written while it is copied": ("streams", "  cudaStreamSynchronize(before);\n", "", "host-race"),
+    "barrier behind memset": ("streams", "memset(box, 0, sizeof box);\n  __syncthreads();", "memset(box, 0, sizeof box);", "race-block"),
+    "memcpy of one byte too many": ("streams", "memcpy(out + 16 * i, box, 16);", "memcpy(out + 16 * i, box, 17);", "out-of-bounds"),
+    "shared memory that was not asked for": ("streams", "  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, LARGE);\n", "", "launch-refused"),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from tileweave.backends.cuda.checked import check, check_kernel
 from tileweave.cli.main import main
 from tileweave.errors import BackendError
 
-RIGHT = ("reduction", "mma_gemm", "ring_gemm", "box_store", "everyday", "objects", "library")
+RIGHT = ("reduction", "mma_gemm", "ring_gemm", "box_store", "everyday", "objects", "library", "streams")
 
 
 @pytest.mark.parametrize("order", ["forward", "reversed", 11])
@@ -400,3 +400,45 @@ def test_pinned_memory_is_not_touched_while_it_is_copied(tmp_path):
     for wait, rules in (("cudaStreamSynchronize(s);", []), ("", ["host-race"])):
         path.write_text(text.replace("WAIT", wait))
         assert [f.rule for f in check(path).errors] == rules
+
+
+def test_kernels_are_launched_by_part_of_their_template_arguments_by_overload_and_by_pointer(tmp_path):
+    path = tmp_path / "launches.cu"
+    path.write_text("""#include <cstdio>
+template <int N, class T> __global__ void fill(T* x) { x[threadIdx.x] = N; }
+namespace a {
+template <class T> __global__ void over(T* x) { x[1] = 5; }
+__global__ void over(float* x, int n) { x[2] = n; }
+__global__ void large(float* x) { extern __shared__ float s[]; s[0] = 7; x[3] = s[0]; }
+}
+template <class F> const char* launch(F f, float* x) { f<<<1, 1, 60000>>>(x); return cudaGetErrorName(cudaGetLastError()); }
+int main() {
+  float* x;
+  cudaMallocManaged(&x, 128);
+  fill<3><<<1, 32>>>(x); a::over<<<1, 1>>>(x, 4); a::over<<<1, 1>>>(x);
+  printf("%s ", launch(a::large, x));
+  cudaFuncSetAttribute(a::large, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000);
+  printf("%s ", launch(a::large, x));
+  cudaDeviceSynchronize();
+  printf("%g %g %g %g", x[0], x[1], x[2], x[3]);
+}
+""")
+    report = check(path)
+    assert report.output == "cudaErrorInvalidValue cudaSuccess 3 5 4 7" and not report.errors
+
+
+def test_pageable_memory_is_read_before_an_asynchronous_copy_returns(tmp_path):
+    path = tmp_path / "pageable.cu"
+    path.write_text("""#include <cstdio>
+int main() {
+  int h[16] = {5}, r[16], *d;
+  cudaMalloc(&d, 64);
+  cudaStream_t s; cudaStreamCreate(&s);
+  cudaMemcpyAsync(d, h, 64, cudaMemcpyHostToDevice, s);
+  h[0] = 6;
+  cudaMemcpyAsync(r, d, 64, cudaMemcpyDeviceToHost, s);
+  printf("%d", r[0]);
+}
+""")
+    report = check(path)
+    assert report.output == "5" and not report.errors

@@ -328,3 +328,53 @@ def test_a_faulty_exchange_between_blocks_is_named(text, old, new, rule):
     assert source.count(old) == 1
     with pytest.raises(BackendError, match=rule):
         run_exchange(source.replace(old, new), check=True, seconds=20)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "pair"),
+    [(np.float16, "__half", "__half2"), (ml_dtypes.bfloat16, "__nv_bfloat16", "__nv_bfloat162")],
+)
+def test_functions_of_halves_round_once(kind, name, pair):
+    values = np.random.default_rng(8).uniform(0.25, 4, (3, 64)).astype(kind)
+    values[0, :2] = np.nan
+    body = [
+        "__hadd(a, b)",
+        "__hsub2(p, q).x",
+        "__hmul2(p, q).y",
+        "__hdiv(a, b)",
+        "hsqrt(a)",
+        "h2sqrt(p).x",
+        "__hneg(a)",
+        "__hmax(a, b)",
+        "__hmin2(p, q).y",
+        "hfloor(a)",
+        "__hfma2(p, q, r).x",
+    ]
+    header = "cuda_fp16.h" if kind is np.float16 else "cuda_bf16.h"
+    lines = "".join(f"  y[{i} * 64 + t] = {line};\n" for i, line in enumerate(body))
+    text = f"""#include <{header}>
+__global__ void f({name}* y, const {name}* x) {{
+  int t = threadIdx.x;
+  {name} a = x[t], b = x[64 + t], c = x[128 + t];
+  {pair} p(a, a), q(b, b), r(c, c);
+{lines}}}
+"""
+    y = np.zeros((len(body), 64), np.uint16)
+    run(text, 1, 64, {"y": y, "x": values.view(np.uint16)})
+    a, b, c = values.astype(np.float64)
+    want = [
+        a + b,
+        a - b,
+        a * b,
+        a / b,
+        np.sqrt(a),
+        np.sqrt(a),
+        -a,
+        np.fmax(a, b),
+        np.fmin(a, b),
+        np.floor(a),
+        a * b + c,
+    ]
+    assert np.array_equal(
+        y.view(kind).astype(np.float64), np.array(want).astype(kind).astype(np.float64), equal_nan=True
+    )

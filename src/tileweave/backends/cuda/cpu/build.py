@@ -37,9 +37,12 @@ _RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fno-omit-frame-pointer")
 # Locals begin with a pattern: a value that was never set shows.
 _FAST = ("-O2", "-ftrivial-auto-var-init=pattern", "-fsanitize=alignment")
 _PLAIN = ("-O0", *_FAST[1:])
+# The checker sees what these functions of the C library touch.
+_MOVES = ("memcpy", "memmove", "memset")
 _CHECKED = (
     "-O1", "-ftrivial-auto-var-init=pattern", "-fsanitize=thread,alignment,bounds", "--param",
     "tsan-distinguish-volatile=1", "-fno-inline-small-functions",
+    *(f"-fno-builtin-{name}" for name in _MOVES),
 )  # fmt: skip
 _COMPILE_SECONDS = 300
 
@@ -207,6 +210,7 @@ def build_program(
     program, compiled = folder / "program", folder / "program.o"
     _call([compiler(), *flags, "-c", str(translated), "-o", str(compiled)], "cuda check", translation.text)
     linked = [str(compiled), *map(str, objects), str(library)]
+    linked += [f"-Wl,--wrap={name}" for name in _MOVES] if instrumented else []
     try:
         _call([compiler(), "-no-pie", *linked, f"-Wl,-rpath,{library.parent}", "-o", str(program)], "cuda check")
     except BackendError as error:

@@ -110,10 +110,13 @@ def _no_core() -> None:
 def _located(records: Sequence[Mapping[str, object]], program: Path) -> list[Finding]:
     addresses = sorted({int(str(r[key])) for r in records for key in ("pc", "other") if r[key]})
     places = _symbols(addresses, program)
-    found = []
+    found, seen = [], set()
     for r in records:
         here, there = (tuple(places.get(int(str(r[key])), ())) for key in ("pc", "other"))
         first, second = (frames[0] if frames else "" for frames in (here, there))
+        if first and (r["rule"], first, second) in seen:
+            continue  # one line may be several instructions
+        seen.add((r["rule"], first, second))
         found.append(Finding(str(r["rule"]), str(r["text"]), first, second, r["kind"] == "note", (here, there)))
     return found
 

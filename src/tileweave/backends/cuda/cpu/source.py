@@ -48,11 +48,11 @@ PLAIN = '__attribute__((no_sanitize("thread", "alignment", "bounds")))'
 
 @dataclass(frozen=True, slots=True)
 class KernelSignature:
-    """A kernel of a text: its name, its parameters, whether it is a template."""
+    """A kernel of a text: its name, its parameters, how many parameters it has as a template."""
 
     name: str
     declared: tuple[Parameter, ...]
-    template: bool
+    template: int
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -140,6 +140,7 @@ class _Translator:
         self.tables = AtomTables()
         self.emitter = Emitter(self.tables)
         self.kernels: list[KernelSignature] = []
+        self.overloaded: set[str] = set()
         self.aliases: dict[str, str] = {}
         self.clusters: dict[str, str] = {}
         self.scopes: list[bool] = []  # whether each open brace belongs to a namespace
@@ -272,13 +273,19 @@ class _Translator:
         if self._pending_cluster:
             self.clusters[name] = self._pending_cluster
             self._pending_cluster = ""
-        signature = KernelSignature(name, tuple(declared), "template" in back)
-        if all(k.name != name for k in self.kernels):
+        generic = len(split_commas(back[back.index("template") + 2 :])) if "template" in back else 0
+        signature = KernelSignature(name, tuple(declared), generic)
+        same = next((k for k in self.kernels if k.name == name), None)
+        if same is None:
             self.kernels.append(signature)
+        elif [p.text for p in same.declared] != [p.text for p in declared]:
+            self.overloaded.add(name)
 
     def _launch(self, tokens: list[str], i: int, out: list[str]) -> int:
         callee = take_callee(out)
-        name = next((t for t in callee if re.match(r"[A-Za-z_]", t)), "kernel")
+        mark = callee.index("<") if "<" in callee else len(callee)
+        plain, given = callee[:mark], split_commas(callee[mark + 1 : -1]) if callee[mark:] else []
+        name = next((t for t in reversed(plain) if re.match(r"[A-Za-z_]", t)), "kernel")  # behind its namespaces
         config_start = i
         opened = 0
         while opened < 3:
@@ -300,7 +307,8 @@ class _Translator:
         arguments = "".join(self._nested(tokens[i + 1 : end]))
         kernel = "".join(callee).strip()
         known = next((k for k in self.kernels if k.name == name), None)
-        address = f"(const void*)({kernel})" if known and (not known.template or ">" in callee) else "nullptr"
+        one = name not in self.overloaded and (known is None or len(given) >= known.template)
+        address = f"::tw::address_of({kernel})" if one else "nullptr"  # also of a pointer to a kernel
         cluster = f"dim3{self.clusters[name]}" if name in self.clusters else "dim3(1,1,1)"
         arguments = f", {arguments}" if arguments.strip() else ""
         out.append(

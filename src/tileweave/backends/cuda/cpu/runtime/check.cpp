@@ -60,7 +60,7 @@ static_assert(sizeof(Cell) == 32, "allocations reserve 32 bytes for each word");
 
 namespace {
 struct Who { const Clocks *known, *proxy; uint32_t block; unsigned lane; Clock clock; uint16_t flags; uint32_t site, first; const Fiber* fiber; const char* unit; };
-struct BlockFacts { uint3 index; unsigned threads; dim3 extent; };
+struct BlockFacts { uint3 index; unsigned threads; dim3 extent; uint32_t order; const char* kernel; };
 struct Sync { Clocks device, total; std::map<uint32_t, Clocks> block; };
 struct BankLog { std::map<uint32_t, std::array<std::vector<uint32_t>, 32>> sites; std::map<uint32_t, unsigned> width; size_t entries = 0; };
 struct BankSum { u64 passes = 0, least = 0, requests = 0; unsigned lane_a = 0, lane_b = 0, bank = 0; };
@@ -85,6 +85,7 @@ uint32_t site_of(const void* pc) {
 }
 std::string name_of(uint32_t block, unsigned lane) {
   auto& b = blocks[block];
+  if (!b.threads) return "a copy";
   if (lane >= b.threads) return format("an asynchronous copy or product of block (%u,%u,%u)", b.index.x, b.index.y, b.index.z);
   return format("thread (%u,%u,%u) of block (%u,%u,%u)", lane % b.extent.x, lane / b.extent.x % b.extent.y, lane / b.extent.x / b.extent.y, b.index.x, b.index.y, b.index.z);
 }
@@ -97,8 +98,17 @@ std::string place_of(const void* p) {
   if (Allocation* a = allocation_at(p)) return format("%s at byte %ld", a->name.c_str(), (long)((char*)p - a->base));
   return "memory";
 }
+// Whether it belongs to an operation that streams, events or the host put before this one.
+bool earlier(uint32_t block, const Who& w) {
+  if (block >= w.first) return false;
+  static uint32_t a = 0, b = 0;
+  static bool answer = true;
+  uint32_t first = blocks[block].order, second = blocks[w.block].order;
+  if (first != a || second != b) { a = first; b = second; answer = in_order(a, b); }
+  return answer;
+}
 bool before(uint32_t block, unsigned lane, Clock clock, const Who& w) {
-  if (!block || block < w.first || (block == w.block && lane == w.lane)) return true;
+  if (!block || (block == w.block && lane == w.lane) || earlier(block, w)) return true;
   return w.known->get(block, lane) >= clock;
 }
 bool both_strong(unsigned a, uint32_t block_a, const Who& w) {
@@ -116,16 +126,19 @@ std::map<std::array<u64, 3>, std::vector<Doubt>> doubts;   // by address, block 
 void race(const void* p, const Who& w, uint32_t block, unsigned lane, uint32_t site, unsigned flags, const char* did, const char* does) {
   const char *rule = "race-grid", *remedy = "no barrier can order two blocks: use atomics and fences, or another launch";
   bool asynchronous = (flags & ASYNC) || (w.flags & ASYNC);
-  if (asynchronous) { rule = "race-async"; remedy = "the wait for the asynchronous operation, or the barrier after it, is missing"; }
+  bool launches = blocks[block].order != blocks[w.block].order;
+  if (launches) { rule = "race-stream"; remedy = "they are of streams that no event orders: cudaStreamWaitEvent() or a synchronisation is missing"; }
+  else if (asynchronous) { rule = "race-async"; remedy = "the wait for the asynchronous operation, or the barrier after it, is missing"; }
   else if (only_in_step(flags, block, lane, p, w)) { rule = "race-warp"; remedy = "lanes of a warp do not run in step, volatile or not: __syncwarp() is missing between reading and writing"; }
   else if ((flags & STRONG) && (w.flags & STRONG)) { rule = "race-scope"; remedy = "both are atomic, but one only within its block"; }
   else if (block == w.block && lane / 32 == w.lane / 32) { rule = "race-warp"; remedy = "lanes of a warp do not run in step: __syncwarp() is missing"; }
   else if (block == w.block) { rule = "race-block"; remedy = "__syncthreads() is missing"; }
   else if (block_of_shared(p)) { rule = "race-cluster"; remedy = "a barrier of the cluster is missing"; }
-  std::string me = w.unit ? format("%s of block (%u,%u,%u)", w.unit, blocks[w.block].index.x, blocks[w.block].index.y, blocks[w.block].index.z) : name_of(w.block, w.lane);
-  auto text = format("%s %s %s, which %s %s, and nothing orders the two: %s", me.c_str(), does, place_of(p).c_str(), name_of(block, lane).c_str(), did, remedy);
+  auto of = [&](uint32_t b) { return launches && blocks[b].threads ? format(" of %s", blocks[b].kernel) : std::string(); };
+  std::string me = !blocks[w.block].threads ? "a copy" : w.unit ? format("%s of block (%u,%u,%u)", w.unit, blocks[w.block].index.x, blocks[w.block].index.y, blocks[w.block].index.z) : name_of(w.block, w.lane);
+  auto text = format("%s %s %s, which %s %s, and nothing orders the two: %s", (me + of(w.block)).c_str(), does, place_of(p).c_str(), (name_of(block, lane) + of(block)).c_str(), did, remedy);
   bool they_read = !strcmp(did, "read") && !(flags & STRONG) && (w.flags & STRONG), i_read = !strcmp(does, "reads") && !(w.flags & STRONG) && (flags & STRONG);
-  if (!asynchronous && (they_read || i_read)) {
+  if (!asynchronous && !launches && (they_read || i_read)) {
     auto& list = doubts[{(u64)p, they_read ? block : w.block, they_read ? lane : w.lane}];
     if (list.size() < 4) list.push_back({rule, sites[w.site], sites[site], text});
     return;
@@ -146,7 +159,7 @@ void visit(Cell& c, const void* p, bool read, bool write, const Who& w) {
   }
   if (write && c.readers) {
     for (auto& r : readers[c.readers])
-      if (r.block >= w.first) for (unsigned l = 0; l < 32; l++)
+      if (!earlier(r.block, w)) for (unsigned l = 0; l < 32; l++)
         if ((r.mask >> l & 1) && !before(r.block, r.warp * 32u + l, r.clock, w) && (!both_strong(r.flags, r.block, w) || only_in_step(r.flags, r.block, r.warp * 32u, p, w))) { race(p, w, r.block, r.warp * 32u + l, r.site, r.flags, "read", "writes"); break; }
     readers[c.readers].clear();
     free_readers.push_back(c.readers);
@@ -163,7 +176,7 @@ void visit(Cell& c, const void* p, bool read, bool write, const Who& w) {
   for (auto& r : list) if (r.block == w.block && r.warp == warp && r.clock == w.clock && (r.flags & STRONG) == (w.flags & STRONG)) { r.mask |= 1u << w.lane % 32; return; }
   for (size_t i = 0; i < list.size(); i++) {               // forget reads that happened before this one
     auto& r = list[i];
-    bool old = r.block < w.first;
+    bool old = earlier(r.block, w);
     if (!old && r.block == w.block && r.warp == warp) { r.mask &= ~(1u << w.lane % 32); old = !r.mask; }
     if (old) { list[i] = list.back(); list.pop_back(); i--; }
   }
@@ -222,7 +235,7 @@ bool find(const void* p, size_t size, const Who& w, Cell** cells, uint8_t** vali
 void touch(const void* p, size_t size, bool read, bool write, const Who& w) {
   Cell* cells; uint8_t* valid; const char* base; size_t at;
   if (!find(p, size, w, &cells, &valid, &base, &at, write ? "writes" : "reads")) return;
-  if (read) for (size_t i = at; i < at + size; i++)
+  if (read && !(w.flags & QUIET)) for (size_t i = at; i < at + size; i++)
     if (!(valid[i] & 1)) { note("uninitialised", sites[w.site], nullptr, "%s reads %s, which nothing has written", w.unit ? w.unit : name_of(w.block, w.lane).c_str(), place_of(base + i).c_str()); break; }
   if (write) for (size_t i = at; i < at + size; i++) valid[i] |= 1;
   visit_range(cells, base, at, size, read, write, w);
@@ -304,7 +317,7 @@ void check_access(const void* p, size_t size, int flags, const void* pc) {
     return;
   }
   if (++f->steps > 4096) { f->pc = pc; yield(true); }
-  Who w{&f->known, nullptr, f->block->uid, f->linear, f->clock, (uint16_t)(flags & (STRONG | BLOCK_SCOPE | VOLATILE)), site_of(pc), f->block->grid->first_uid, f, nullptr};
+  Who w{&f->known, nullptr, f->block->uid, f->linear, f->clock, (uint16_t)(flags & (STRONG | BLOCK_SCOPE | VOLATILE | QUIET)), site_of(pc), f->block->grid->first_uid, f, nullptr};
   if (Block* b = block_of_shared(p)) need_running(b, pc, "accesses");
   if (Block* b = block_of_shared(p)) if (b == f->block) log_bank(f, (char*)p - b->shared, size, w.site);
   if (flags & COMPARE) compared(p, size, f);
@@ -319,6 +332,47 @@ void check_async(Async& t, const void* p, size_t size, bool write, bool atomic) 
   bool generic_proxy = t.what == "cp.async";
   Who w{&t.known, generic_proxy ? nullptr : &t.proxy, t.block->uid, t.slot, t.clock, (uint16_t)(atomic ? ASYNC | STRONG : ASYNC), site_of(t.pc), t.block->grid->first_uid, nullptr, t.what.c_str()};
   touch(p, size, !write, write, w);
+}
+// A copy of the host or of a stream is an access of its own; bounds were looked at.
+void check_copy(const void* to, const void* from, size_t n, uint32_t order, const void* pc) {
+  uint32_t uid = new_unit();
+  blocks.resize(uid + 1);
+  blocks[uid] = {{}, 0, {}, order, ""};
+  Clocks nothing;
+  Who w{&nothing, nullptr, uid, 0, 1, 0, site_of(pc), uid, nullptr, nullptr};
+  for (bool write : {false, true}) {
+    const void* p = write ? to : from;
+    Allocation* a = p ? allocation_at(p) : nullptr;
+    if (a && a->cells) visit_range(a->cells, a->base, (char*)p - a->base, n, !write, write, w);
+  }
+}
+uint8_t* valid_at(const void* p) {
+  if (Block* b = block_of_shared(p)) return b->valid + ((char*)p - b->shared);
+  Allocation* a = allocation_at(p);
+  return a && a->valid && (char*)p >= a->base && (char*)p < a->base + a->bytes ? a->valid + ((char*)p - a->base) : nullptr;
+}
+void check_move(void* to, const void* from, size_t n, const void* pc) {
+  std::vector<uint8_t> written(n, 1);
+  for (size_t i = 0; from && i < n; i++) if (uint8_t* v = valid_at((const char*)from + i)) written[i] = *v & 1;
+  for (size_t i = 0; i < n; i += 8) {
+    size_t part = std::min<size_t>(8, n - i);
+    if (from) check_access((const char*)from + i, part, READ | QUIET, pc);   // what nothing wrote may be moved, such as padding
+    check_access((char*)to + i, part, WRITE, pc);
+  }
+  for (size_t i = 0; i < n; i++) if (!written[i]) if (uint8_t* v = valid_at((char*)to + i)) *v &= ~1;
+}
+std::string unwaited(const void* p, size_t n, bool write) {
+  Allocation* a = allocation_at(p);
+  if (!a || !a->cells || (char*)p < a->base || (char*)p + n > a->base + a->bytes) return "";
+  auto late = [](uint32_t block) { return block && !host_waited(blocks[block].order); };
+  for (size_t at = (char*)p - a->base, end = at + n; at < end; at++) {
+    Cell* c = &a->cells[at / 4];
+    if (c->split) c = &splits[c->split][at % 4];
+    auto who = [](uint32_t block) { return blocks[block].threads ? format("kernel %s", blocks[block].kernel) : std::string("a copy"); };
+    if (late(c->write.block)) return who(c->write.block) + " wrote";
+    if (write && c->readers) for (auto& r : readers[c->readers]) if (late(r.block)) return who(r.block) + " read";
+  }
+  return "";
 }
 void make_valid(const void* p, size_t n) {
   Allocation* a = allocation_at(p);
@@ -338,7 +392,7 @@ void check_block(Block* b) {
   madvise(b->cells, SHARED_BYTES / 4 * sizeof(Cell), MADV_DONTNEED);
   madvise(b->valid, SHARED_BYTES, MADV_DONTNEED);
   blocks.resize(b->uid + 1);
-  blocks[b->uid] = {b->index, b->threads, b->grid->options.block};
+  blocks[b->uid] = {b->index, b->threads, b->grid->options.block, b->grid->order_number, b->grid->options.name};
 }
 void check_block_end(Block* b) {
   if (!checking) return;

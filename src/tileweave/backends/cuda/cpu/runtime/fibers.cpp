@@ -1,5 +1,6 @@
 // Threads as fibers: a window of resident blocks, their order, what runs next, deadlocks, memory, reports.
 #include "runtime.h"
+#include "include/tileweave_host.h"
 
 #include <link.h>
 #include <signal.h>
@@ -20,6 +21,7 @@ bool checking = false, proxies = false;
 char* shared_arena = nullptr;
 unsigned resident = 0;
 int device_now = 0;
+std::string refusal;
 
 namespace {
 constexpr size_t STACK = 256 << 10, PAGE = 4096;
@@ -203,21 +205,6 @@ void describe_deadlock(std::vector<Grid*>& running) {
   fail("deadlock", pc, "no thread can go on%s", text.c_str());
 }
 
-// The grids that may run now: the head of each stream, in the order of their launch.
-struct StreamOp { u64 sequence; void* stream; int device; Grid* grid; void (*action)(void*); void* data; void* event = nullptr; bool started = false; };
-std::deque<StreamOp*> operations;
-u64 next_sequence = 0;
-
-bool may_start(const StreamOp* op) {
-  for (auto* o : operations) {
-    if (o == op) return true;
-    if (op->event && o->action && o->data == op->event) return false;   // the event is not recorded yet
-    if (o->device == op->device && (o->stream == op->stream || !o->stream || !op->stream)) return false;
-    if (!op->grid && !o->grid) return false;
-  }
-  return true;
-}
-
 void start(Grid* g) {
   g->order.resize(g->clusters);
   for (unsigned i = 0; i < g->clusters; i++) g->order[i] = order == REVERSED ? g->clusters - 1 - i : i;
@@ -294,7 +281,6 @@ void drain() {
   inside = false;
 }
 
-bool work_is_pending() { return !operations.empty(); }
 void progress() { progresses++; idle_yields = 0; }
 void changed() { progress(); }
 
@@ -315,16 +301,14 @@ void yield(bool spin) {
 }
 void pause() { current->pc = TW_PC; yield(true); }
 
+uint32_t new_unit() { return next_uid++; }
+
 Task submit(Task t) { t->device = t->block->grid->device; engine.push_back(t); return t; }
 void run_task(Task& t) {
   if (t->done) return;
   t->done = true;
   t->run(*t);
   progress();
-}
-
-void enqueue_action(void* stream, void (*action)(void*), void* data, void* event) {
-  operations.push_back(new StreamOp{next_sequence++, stream, device_now, nullptr, action, data, event});
 }
 
 void need_host(const char* kernel) {
@@ -336,11 +320,16 @@ int enqueue(const LaunchOptions& o, void* state, void (*call)(void*), void (*dro
   g->threads = o.block.x * o.block.y * o.block.z;
   g->cluster_size = o.cluster.x * o.cluster.y * o.cluster.z;
   g->shared_top = (o.shared + 1024 + 1023) / 1024 * 1024;
-  bool bad = g->threads == 0 || g->threads > 1024 || o.block.z > 64 || o.shared > SHARED_LIMIT || !o.grid.x || !o.grid.y || !o.grid.z || g->cluster_size > 16 ||
-             !g->cluster_size || o.grid.x % o.cluster.x || o.grid.y % o.cluster.y || o.grid.z % o.cluster.z || o.grid.y > 65535 || o.grid.z > 65535 || !dynamic_allowed(kernel, o.shared);
-  if (bad) { drop(state); delete g; return 1; }
-  g->clusters = o.grid.x * o.grid.y * o.grid.z / g->cluster_size;
-  operations.push_back(new StreamOp{next_sequence++, o.stream, device_now, g, nullptr, nullptr});
+  auto &e = o.block, &n = o.grid, &c = o.cluster;
+  int error = 0;
+  auto refuse = [&](int number, const std::string& why) { error = number; refusal = format("kernel %s is not launched: %s", o.name, why.c_str()); };
+  if (!g->threads || g->threads > 1024 || e.z > 64) refuse(cudaErrorInvalidConfiguration, format("a block of %u x %u x %u threads", e.x, e.y, e.z));
+  else if (!n.x || !n.y || !n.z || n.x > 0x7FFFFFFF || n.y > 65535 || n.z > 65535) refuse(cudaErrorInvalidConfiguration, format("a grid of %u x %u x %u blocks", n.x, n.y, n.z));
+  else if (!g->cluster_size || g->cluster_size > 16 || n.x % c.x || n.y % c.y || n.z % c.z) refuse(cudaErrorInvalidConfiguration, format("clusters of %u x %u x %u blocks in a grid of %u x %u x %u", c.x, c.y, c.z, n.x, n.y, n.z));
+  else if (o.shared > SHARED_LIMIT || !dynamic_allowed(kernel, o.shared)) refuse(cudaErrorInvalidValue, format("%zu bytes of dynamic shared memory, more than cudaFuncSetAttribute allowed", o.shared));
+  if (error) { drop(state); delete g; return error; }
+  g->clusters = n.x * n.y * n.z / g->cluster_size;
+  enqueue_grid(g);
   return 0;
 }
 
@@ -605,7 +594,7 @@ __attribute__((constructor)) static void begin() {
     setitimer(ITIMER_REAL, &t, nullptr);
   }
 }
-__attribute__((destructor)) static void end() { drain(); }
+__attribute__((destructor)) static void end() { drain(); report_unseen(); }
 }  // namespace tw
 
 // g++ -fsanitize-coverage=trace-pc: a thread that spins on plain memory lets others run.

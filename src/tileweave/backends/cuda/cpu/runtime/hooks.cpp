@@ -33,19 +33,27 @@ extern "C" [[noreturn]] void __assert_fail(const char* what, const char* file, u
 }
 
 // -fsanitize=thread: every access of memory; on the host it must not touch memory of the device.
-static void host_access(const void* p, const void* pc, bool write) {
+static void host_access(const void* p, size_t n, const void* pc, bool write) {
   Allocation* a = allocation_at(p);
   if (!a) return;
-  if (a->host) {
-    if (copy_is_pending(a, write)) note("host-race", pc, nullptr, "the host %s %s while an asynchronous copy of it is pending: cudaStreamSynchronize() is missing", write ? "writes" : "reads", a->name.c_str());
-  } else if (!a->managed) note("host-access", pc, nullptr, "the host accesses %s, which is memory of the device", a->name.c_str());
-  else if (work_is_pending()) note("host-race", pc, nullptr, "the host accesses %s while work for the device is pending: cudaDeviceSynchronize() is missing", a->name.c_str());
+  const char* does = write ? "writes" : "reads";
+  std::string who;
+  if (!a->managed) note("host-access", pc, nullptr, "the host accesses %s, which is memory of the device", a->name.c_str());
+  else if (a->host && copy_is_pending(a, write)) note("host-race", pc, nullptr, "the host %s %s while an asynchronous copy of it is pending: cudaStreamSynchronize() is missing", does, a->name.c_str());
+  else if (!a->host && work_is_pending()) note("host-race", pc, nullptr, "the host accesses %s while work for the device is pending: cudaDeviceSynchronize() is missing", a->name.c_str());
+  else if ((who = unwaited(p, n, write)).size()) note("host-race", pc, nullptr, "the host %s %s, which %s in a stream that it has not waited for: cudaStreamSynchronize() is missing", does, a->name.c_str(), who.c_str());
+}
+static void move(void* to, const void* from, size_t n, const void* pc) {
+  if (current) return check_move(to, from, n, pc);
+  if (!checking) return;
+  if (from) host_access(from, n, pc, false);
+  host_access(to, n, pc, true);
 }
 static inline void seen(void* p, size_t size, int flags, const void* pc) {
   if (current) {
     if ((flags & STRONG) && !on_stack(p)) { current->pc = pc; yield(flags & READ); }
     check_access(p, size, flags, pc);
-  } else if (checking) host_access(p, pc, flags & WRITE);
+  } else if (checking) host_access(p, size, pc, flags & WRITE);
 }
 #define TW_HOOKS(n) \
   void __tsan_read##n(void* p) { seen(p, n, READ, TW_PC); } \
@@ -71,6 +79,10 @@ TW_HOOKS(1) TW_HOOKS(2) TW_HOOKS(4) TW_HOOKS(8) TW_HOOKS(16)
 TW_ATOMICS(8, uint8_t) TW_ATOMICS(16, uint16_t) TW_ATOMICS(32, uint32_t) TW_ATOMICS(64, uint64_t)
 void __tsan_read_range(void* p, size_t n) { seen(p, n, READ, TW_PC); }
 void __tsan_write_range(void* p, size_t n) { seen(p, n, WRITE, TW_PC); }
+// The linker sends the program's calls of these functions here.
+void* __wrap_memcpy(void* to, const void* from, size_t n) { move(to, from, n, TW_PC); return memcpy(to, from, n); }
+void* __wrap_memmove(void* to, const void* from, size_t n) { move(to, from, n, TW_PC); return memmove(to, from, n); }
+void* __wrap_memset(void* to, int value, size_t n) { move(to, nullptr, n, TW_PC); return memset(to, value, n); }
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_init() {}

@@ -1,8 +1,6 @@
-// The functions of the host: memory, copies, streams, events, devices, tensor maps.
+// The functions of the host: memory, copies, errors, devices, tensor maps.
 #include "include/cuda_runtime.h"
 #include "include/cuda.h"
-
-#include <time.h>
 
 #include <algorithm>
 #include <set>
@@ -10,20 +8,15 @@
 #include "runtime.h"
 #include "tileweave_rules.h"   // generated from the atom table
 
-struct CUstream_st { int device; };
-struct CUevent_st { double at; bool recorded; };
-
-namespace tw {
-void enqueue_action(void* stream, void (*action)(void*), void* data, void* event = nullptr);   // once the event is recorded
-}
 namespace {
 using namespace tw;
 cudaError_t last_error = cudaSuccess;
 int devices = 1;
 std::map<const void*, int> dynamic_limits;
+std::vector<std::pair<const void*, std::string>> unseen;   // launches that were refused while no error has been asked for
 cudaError_t result(cudaError_t e) { if (e != cudaSuccess) last_error = e; return e; }
 
-struct Copy { char* to; const char* from; size_t n, rows, to_pitch, from_pitch; int value; const void* pc; };
+struct Copy { char* to; const char* from; size_t n, rows, to_pitch, from_pitch; int value; const void* pc; uint32_t order = 0; std::vector<char> staged = {}; };
 void need_range(const char* p, size_t n, const char* what, const void* pc) {
   Allocation* a = allocation_at(p);
   if (!a) return;
@@ -45,6 +38,7 @@ void run_copy(void* data) {
       if (b && b->valid) memmove(a->valid + (to - a->base), b->valid + (from - b->base), c.n);
       else memset(a->valid + (to - a->base), 1, c.n);
     }
+    if (checking) check_copy(to, from, c.n, c.order, c.pc);
   }
   delete &c;
 }
@@ -54,11 +48,19 @@ cudaError_t copy(const Copy& c, cudaMemcpyKind kind, void* stream, bool wait) {
   if (c.from && kind == cudaMemcpyDeviceToHost && on_device(c.to)) fail("copy-kind", c.pc, "cudaMemcpyDeviceToHost to an address of the device");
   if (c.from && kind == cudaMemcpyHostToDevice && !allocation_at(c.to) && on_device(c.from)) return result(cudaErrorInvalidValue);
   pending_copies.push_back(new Copy(c));
-  enqueue_action(stream, run_copy, pending_copies.back());
-  if (wait) drain();
+  Copy& mine = *pending_copies.back();
+  bool from_pageable = c.from && !allocation_at(c.from), to_pageable = !allocation_at(c.to);
+  if (from_pageable && !wait) {                              // pageable memory is read before the call returns
+    for (size_t r = 0; r < c.rows; r++) mine.staged.insert(mine.staged.end(), c.from + r * c.from_pitch, c.from + r * c.from_pitch + c.n);
+    mine.from = mine.staged.data();
+    mine.from_pitch = c.n;
+  }
+  mine.order = enqueue_action(stream, run_copy, &mine);
+  auto pinned = [](const void* p) { Allocation* a = allocation_at(p); return a && a->host; };
+  if (to_pageable || (wait && c.from && (from_pageable || pinned(c.from) || pinned(c.to)))) wait_for(stream);
+  else if (wait) drain();                                    // copies within a device, and memset, return before they are done
   return cudaSuccess;
 }
-double now() { timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + 1e-9 * t.tv_nsec; }
 }  // namespace
 bool tw::copy_is_pending(const Allocation* a, bool write) {
   if (a->region == a->base) return false;                    // a variable: copies of pageable memory wait
@@ -76,7 +78,7 @@ cudaError_t tw_malloc(void** p, size_t n, bool managed, bool host) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* p) {
-  drain();
+  wait_for_device();
   if (!p) return cudaSuccess;
   Allocation* a = allocation_at(p);
   if (!a || a->base != p) return result(cudaErrorInvalidValue);
@@ -101,10 +103,8 @@ cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t n) { ret
 cudaError_t cudaMemset(void* p, int v, size_t n) { return copy({(char*)p, nullptr, n, 1, 0, 0, v, TW_PC}, cudaMemcpyDefault, nullptr, true); }
 cudaError_t cudaMemsetAsync(void* p, int v, size_t n, cudaStream_t s) { return copy({(char*)p, nullptr, n, 1, 0, 0, v, TW_PC}, cudaMemcpyDefault, s, false); }
 cudaError_t cudaMemGetInfo(size_t* f, size_t* t) { *f = *t = 1ull << 36; return cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { drain(); return last_error; }
-cudaError_t cudaDeviceReset() { drain(); return cudaSuccess; }
-cudaError_t cudaGetLastError() { auto e = last_error; last_error = cudaSuccess; return e; }
-cudaError_t cudaPeekAtLastError() { return last_error; }
+cudaError_t cudaGetLastError() { auto e = last_error; last_error = cudaSuccess; unseen.clear(); return e; }
+cudaError_t cudaPeekAtLastError() { unseen.clear(); return last_error; }
 const char* cudaGetErrorName(cudaError_t e) {
   switch (e) {
 #define TW_ERROR(name, number, text) case name: return #name;
@@ -151,34 +151,6 @@ cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int) {
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { *can = 1; return cudaSuccess; }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
-cudaError_t cudaStreamCreate(cudaStream_t* s) { *s = new CUstream_st{device_now}; return cudaSuccess; }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) { return cudaStreamCreate(s); }
-namespace { struct Callback { cudaStream_t stream; cudaStreamCallback_t with_status; cudaHostFn_t plain; void* data; }; }
-static cudaError_t call_later(const Callback& c) {
-  enqueue_action(c.stream, [](void* p) { auto* c = (Callback*)p; if (c->plain) c->plain(c->data); else c->with_status(c->stream, last_error, c->data); delete c; }, new Callback(c));
-  return cudaSuccess;
-}
-cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void* data, unsigned) { return call_later({s, f, nullptr, data}); }
-cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void* data) { return call_later({s, nullptr, f, data}); }
-cudaError_t cudaStreamQuery(cudaStream_t) { drain(); return last_error; }
-cudaError_t cudaStreamDestroy(cudaStream_t s) { drain(); delete s; return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { drain(); return last_error; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) { enqueue_action(s, [](void*) {}, nullptr, e); return cudaSuccess; }
-cudaError_t cudaEventCreate(cudaEvent_t* e) { *e = new CUevent_st{0, false}; return cudaSuccess; }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return cudaEventCreate(e); }
-cudaError_t cudaEventDestroy(cudaEvent_t e) { drain(); delete e; return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
-  enqueue_action(s, [](void* e) { ((CUevent_st*)e)->at = now(); ((CUevent_st*)e)->recorded = true; }, e);
-  return cudaSuccess;
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t) { drain(); return last_error; }
-cudaError_t cudaEventQuery(cudaEvent_t) { drain(); return cudaSuccess; }
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
-  drain();
-  if (!a->recorded || !b->recorded) return result(cudaErrorInvalidValue);
-  *ms = (float)(1e3 * (b->at - a->at));
-  return cudaSuccess;
-}
 cudaError_t tw_dynamic_limit(const void* kernel, cudaFuncAttribute a, int value) {
   if (a == cudaFuncAttributeMaxDynamicSharedMemorySize) {
     if (value < 0 || (size_t)value > SHARED_LIMIT) return result(cudaErrorInvalidValue);
@@ -186,8 +158,14 @@ cudaError_t tw_dynamic_limit(const void* kernel, cudaFuncAttribute a, int value)
   }
   return cudaSuccess;
 }
-int tw_launched(int refused) { return refused ? result(cudaErrorInvalidConfiguration) : cudaSuccess; }
+int tw_returned(int refused) { return refused ? result((cudaError_t)refused) : cudaSuccess; }
+int tw_launched(int refused) {
+  if (refused && checking) unseen.push_back({TW_PC, refusal});
+  return tw_returned(refused);
+}
 namespace tw {
+cudaError_t error_so_far() { return last_error; }
+void report_unseen() { for (auto& [pc, why] : unseen) note("launch-refused", pc, nullptr, "%s, and nothing asks for the error", why.c_str()); }
 // More dynamic shared memory than 48 KiB must have been asked for.
 bool dynamic_allowed(const void* kernel, size_t bytes) {
   if (bytes <= 48 << 10 || !kernel) return true;

@@ -76,7 +76,7 @@ struct Grid {
   LaunchOptions options; void* state; void (*call)(void*); void (*drop)(void*);
   int device; unsigned threads, clusters, cluster_size, next = 0, live = 0; std::vector<unsigned> order;
   std::map<const void*, SharedVariable> variables; size_t shared_top; std::string dynamic_name = "dynamic shared memory";
-  uint32_t first_uid; unsigned places = 0; NamedBarrier barrier;
+  uint32_t first_uid, order_number = 0; unsigned places = 0; NamedBarrier barrier;
 };
 
 struct Allocation { char* base; size_t bytes; std::string name; const void* pc; int device; bool managed, host; uint8_t* valid; struct Cell* cells; char* region; size_t region_bytes; bool freed, heap = false; };
@@ -86,7 +86,22 @@ extern bool checking;           // the program is instrumented
 extern bool proxies;            // an asynchronous operation or a proxy fence was seen
 constexpr size_t SHARED_BYTES = 256 << 10, SHARED_LIMIT = 232448, ASYNC_SLOTS = 64;
 bool copy_is_pending(const Allocation*, bool write);   // into this pinned memory, or (before it is written) from it
-bool work_is_pending();         // whether launches or copies wait for a synchronisation
+
+// streams.cpp
+using Stamp = std::vector<uint32_t>;     // how many operations of each stream come before
+struct StreamOp { int device; Grid* grid; void (*action)(void*); void* data; uint32_t order; bool started = false; };
+extern std::deque<StreamOp*> operations; // not yet run
+bool work_is_pending();                  // whether launches or copies wait for a synchronisation
+bool may_start(const StreamOp*);
+uint32_t enqueue_action(const void* stream, void (*action)(void*), void* data);
+void enqueue_grid(Grid*);
+bool in_order(uint32_t first, uint32_t second);   // whether streams, events or the host order two operations
+bool host_waited(uint32_t order);
+void wait_for(const void* stream), wait_for_device();
+
+// host.cpp
+extern std::string refusal;              // why the last launch was refused
+void report_unseen();
 void barrier_opened(Block*);
 extern char* shared_arena; extern unsigned resident;
 
@@ -96,6 +111,7 @@ void wake(Fiber*);
 void yield(bool spin);
 void drain();
 void progress();
+uint32_t new_unit();                      // a number for what is no block: a copy
 Task submit(Task);
 void run_task(Task&);
 Block* block_of_shared(const void* p);
@@ -124,6 +140,9 @@ void complete_bytes(MBarrier&, long bytes, const Async*);
 // check.cpp
 void check_access(const void* p, size_t size, int flags, const void* pc);
 void check_async(Async&, const void* p, size_t size, bool write, bool atomic = false);   // by an asynchronous unit
+void check_copy(const void* to, const void* from, size_t n, uint32_t order, const void* pc);
+void check_move(void* to, const void* from, size_t n, const void* pc);   // memcpy, memmove and memset (from nothing) of a kernel
+std::string unwaited(const void* p, size_t n, bool write);               // what did touch it and was not waited for by the host
 void check_start(Grid*); void check_block(Block*); void check_block_end(Block*); void check_grid_end(Grid*, bool last);
 void released(Fiber*);                                              // its clock moves on
 Clocks snapshot(Fiber*);                                            // what it knows, its own clock included

@@ -77,6 +77,8 @@ template <class F, class... T> struct Call {
   TW_PLAIN static void run(void* self) { static_cast<Call*>(self)->args.call(static_cast<Call*>(self)->body); }
   TW_PLAIN static void drop(void* self) { delete static_cast<Call*>(self); }
 };
+template <class... P> TW_INLINE const void* address_of(void (*kernel)(P...)) { return (const void*)kernel; }
+template <class F> TW_INLINE const void* address_of(const F&) { return nullptr; }   // something else that can be called
 struct Launch {
   LaunchOptions options;
   const void* kernel = nullptr;
@@ -107,12 +109,12 @@ void pause();                // lets other threads run
 void trap(const char* what) __attribute__((noreturn));
 
 // --- atomics: the thread yields first, then the operation is whole
-enum Access { READ = 1, WRITE = 2, STRONG = 4, ACQUIRE = 8, RELEASE = 16, BLOCK_SCOPE = 32, SYSTEM_SCOPE = 64, NO_YIELD = 128, ASYNC = 256, COMPARE = 512, VOLATILE = 1024 };
+enum Access { READ = 1, WRITE = 2, STRONG = 4, ACQUIRE = 8, RELEASE = 16, BLOCK_SCOPE = 32, SYSTEM_SCOPE = 64, NO_YIELD = 128, ASYNC = 256, COMPARE = 512, VOLATILE = 1024, QUIET = 2048 };
 void access(const void* p, size_t size, int flags);
 void changed();              // an atomic has changed memory: a thread that spins may go on
 template <class T, class F> TW_RAW T update(T* p, F f) {
   T old = *p, now = f(old);
-  if (memcmp(&old, &now, sizeof(T))) changed();
+  if (__builtin_memcmp(&old, &now, sizeof(T))) changed();
   *p = now;
   return old;
 }
@@ -120,11 +122,11 @@ template <class T, class F> __attribute__((always_inline)) TW_INLINE T atomic(T*
   access(p, sizeof(T), READ | WRITE | flags);
   return update(p, f);
 }
-template <class T> TW_RAW T raw(const char* p) { T v; memcpy(&v, p, sizeof v); return v; }
-template <class T> TW_RAW void put(char* p, T v) { memcpy(p, &v, sizeof v); }
+template <class T> TW_RAW T raw(const char* p) { T v; __builtin_memcpy(&v, p, sizeof v); return v; }
+template <class T> TW_RAW void put(char* p, T v) { __builtin_memcpy(p, &v, sizeof v); }
 
 // --- registers of inline PTX: 64 raw bits
-template <class To, class From> TW_INLINE To bits(From v) { To t{}; memcpy(&t, &v, sizeof(To) < sizeof(From) ? sizeof(To) : sizeof(From)); return t; }
+template <class To, class From> TW_INLINE To bits(From v) { To t{}; __builtin_memcpy(&t, &v, sizeof(To) < sizeof(From) ? sizeof(To) : sizeof(From)); return t; }
 template <char C> struct Width { static constexpr size_t value = C == 'h' ? 2 : (C == 'r' || C == 'f') ? 4 : C == 'b' ? 1 : 8; };
 template <char C, class T> TW_INLINE u64 in(const T& v) {
   if constexpr (C == 'n') return (u64)v;

@@ -125,7 +125,8 @@ template <class F> TW_INLINE cudaError_t cudaFuncGetAttributes(cudaFuncAttribute
 cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long flags, cudaDriverEntryPointQueryResult* = nullptr);
 TW_INLINE cudaError_t cudaGetDriverEntryPoint(const char* s, void** f, int flags, cudaDriverEntryPointQueryResult* q = nullptr) { return cudaGetDriverEntryPoint(s, f, (unsigned long long)flags, q); }
 cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version, unsigned long long flags, cudaDriverEntryPointQueryResult* = nullptr);
-int tw_launched(int refused);
+int tw_launched(int refused);   // of <<<>>>, which returns nothing
+int tw_returned(int refused);
 
 template <class... P, class... A> TW_PLAIN cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* c, void (*kernel)(P...), A&&... a) {
   tw::Launch launch("a kernel", dim3(1, 1, 1), c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream);
@@ -135,7 +136,7 @@ template <class... P, class... A> TW_PLAIN cudaError_t cudaLaunchKernelEx(const 
     if (c->attrs[i].id == cudaLaunchAttributeCooperative) launch.options.cooperative = v.cooperative;
   }
   launch.kernel = (const void*)kernel;
-  return (cudaError_t)tw_launched(launch.run([kernel](P... p) TW_PLAIN { kernel(p...); }, static_cast<typename tw::Decay<P>::type>(a)...));
+  return (cudaError_t)tw_returned(launch.run([kernel](P... p) TW_PLAIN { kernel(p...); }, static_cast<typename tw::Decay<P>::type>(a)...));
 }
 template <int... I, class... P> TW_PLAIN int tw_launch_pointers(tw::Launch& l, void (*kernel)(P...), void** a, tw::Seq<I...>) {
   return l.run([kernel](P... p) TW_PLAIN { kernel(p...); }, *(typename tw::Decay<P>::type*)a[I]...);
@@ -143,11 +144,11 @@ template <int... I, class... P> TW_PLAIN int tw_launch_pointers(tw::Launch& l, v
 template <class... P> TW_PLAIN cudaError_t cudaLaunchKernel(void (*kernel)(P...), dim3 grid, dim3 block, void** args, size_t shared = 0, cudaStream_t stream = nullptr) {
   tw::Launch l("a kernel", dim3(1, 1, 1), grid, block, shared, stream);
   l.kernel = (const void*)kernel;
-  return (cudaError_t)tw_launched(tw_launch_pointers(l, kernel, args, typename tw::MakeSeq<sizeof...(P)>::type()));
+  return (cudaError_t)tw_returned(tw_launch_pointers(l, kernel, args, typename tw::MakeSeq<sizeof...(P)>::type()));
 }
 template <class... P> TW_PLAIN cudaError_t cudaLaunchCooperativeKernel(void (*kernel)(P...), dim3 grid, dim3 block, void** args, size_t shared = 0, cudaStream_t stream = nullptr) {
   tw::Launch l("a kernel", dim3(1, 1, 1), grid, block, shared, stream);
   l.options.cooperative = true;
   l.kernel = (const void*)kernel;
-  return (cudaError_t)tw_launched(tw_launch_pointers(l, kernel, args, typename tw::MakeSeq<sizeof...(P)>::type()));
+  return (cudaError_t)tw_returned(tw_launch_pointers(l, kernel, args, typename tw::MakeSeq<sizeof...(P)>::type()));
 }

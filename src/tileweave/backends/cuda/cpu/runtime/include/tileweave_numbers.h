@@ -118,7 +118,11 @@ TW_INLINE float norm3df(float a, float b, float c) { return sqrtf(a * a + b * b 
 TW_INLINE float rnorm3df(float a, float b, float c) { return 1 / norm3df(a, b, c); }
 TW_INLINE float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
 #define TW_MIN_MAX(T) TW_INLINE T min(T a, T b) { return b < a ? b : a; } TW_INLINE T max(T a, T b) { return a < b ? b : a; }
-TW_MIN_MAX(int) TW_MIN_MAX(unsigned) TW_MIN_MAX(long) TW_MIN_MAX(unsigned long) TW_MIN_MAX(long long) TW_MIN_MAX(unsigned long long) TW_MIN_MAX(float) TW_MIN_MAX(double)
+TW_MIN_MAX(int) TW_MIN_MAX(unsigned) TW_MIN_MAX(long) TW_MIN_MAX(unsigned long) TW_MIN_MAX(long long) TW_MIN_MAX(unsigned long long)
+TW_INLINE float min(float a, float b) { return fminf(a, b); }   // of a NaN and a number, the number
+TW_INLINE float max(float a, float b) { return fmaxf(a, b); }
+TW_INLINE double min(double a, double b) { return fmin(a, b); }
+TW_INLINE double max(double a, double b) { return fmax(a, b); }
 TW_INLINE unsigned min(int a, unsigned b) { return min((unsigned)a, b); }
 TW_INLINE unsigned min(unsigned a, int b) { return min(a, (unsigned)b); }
 TW_INLINE unsigned max(int a, unsigned b) { return max((unsigned)a, b); }
