@@ -411,7 +411,10 @@ template <class T> __global__ void over(T* x) { x[1] = 5; }
 __global__ void over(float* x, int n) { x[2] = n; }
 __global__ void large(float* x) { extern __shared__ float s[]; s[0] = 7; x[3] = s[0]; }
 }
-template <class F> const char* launch(F f, float* x) { f<<<1, 1, 60000>>>(x); return cudaGetErrorName(cudaGetLastError()); }
+template <class F> const char* launch(F f, float* x) {
+  f<<<1, 1, 60000>>>(x);
+  return cudaGetErrorName(cudaGetLastError());
+}
 int main() {
   float* x;
   cudaMallocManaged(&x, 128);
