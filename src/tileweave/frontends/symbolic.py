@@ -22,7 +22,8 @@ from tileweave.planner import Machines, Plan
 from tileweave.planner.machines import machines as make_machines
 from tileweave.planner.machines import size_text
 from tileweave.planner.simulate import costed
-from tileweave.runtime.api import bound_like, source
+from tileweave.runtime.api import bound_like, run, source
+from tileweave.runtime.session import PLAIN, current_session
 
 Array = np.ndarray[Any, Any]
 Made = TypeVar("Made")
@@ -101,6 +102,7 @@ class SymbolicModel:
     inputs: Mapping[str, SymbolicType]
     make: Callable[[Mapping[str, int]], Model]
     made: OrderedDict[tuple[int, ...], Model] = field(default_factory=OrderedDict, repr=False)
+    _plans: list[SymbolicPlan] = field(default_factory=list, init=False, repr=False)
 
     @property
     def dims(self) -> dict[str, Dim]:
@@ -167,7 +169,15 @@ class SymbolicModel:
 
     def __call__(self, *arrays: Any, **named: Any) -> dict[str, Array]:
         """The outputs' values, by name, for arrays of any extents within the bounds."""
-        return self.at(**self.extents(*arrays, **named))(*arrays, **named)
+        extents = self.extents(*arrays, **named)
+        model = self.at(**extents)
+        if current_session() is not PLAIN:
+            return model(*arrays, **named)
+        if not self._plans:
+            self._plans.append(SymbolicPlan(self, None))
+        bound = model.bind(*arrays, **named)
+        values = run(self._plans[0].of(extents), bind=bound)
+        return dict(zip(model.outputs, values if isinstance(values, list) else [values], strict=True))
 
     def __str__(self) -> str:
         rows = [self.name or "model", *(f"  in   {name}  {kind}" for name, kind in self.inputs.items())]
@@ -201,27 +211,29 @@ class SymbolicPlan:
         return made
 
     def bound(self, bind: Mapping[Any, Any]) -> tuple[Plan, dict[Tensor | str, Any]]:
-        """The plan for arrays by the inputs' names, and the arrays by source.
-
-        The steps of a plan that is known are bound to other extents, where nothing but extents differs.
-        """
+        """The plan for arrays by the inputs' names, and the arrays by source."""
         extents = self.model.extents(**bind)
-        model = self.model.at(**extents)
+        return self.of(extents), self.model.at(**extents).bind(**bind)
+
+    def of(self, extents: Mapping[str, int]) -> Plan:
+        """The plan for extents, perhaps without estimates: the steps of one that differs in nothing else are bound."""
 
         def plan() -> Plan:
+            model = self.model.at(**extents)
             with _LOCK:
                 known = list(reversed(self.made.values()))
             bound = (bound_like(model.graph, other) for other in known)
             return next(filter(None, bound), None) or model.plan(self.machines)
 
-        return _kept(self.made, tuple(self.model.checked(extents).values()), plan), model.bind(**bind)
+        return _kept(self.made, tuple(self.model.checked(extents).values()), plan)
 
     def explain(self) -> str:
         """The plans that were made, the last one used in full."""
         dims = list(self.model.dims)
         rows = []
-        for key, plan in self.made.items():
+        for key in list(self.made):
             bound = ", ".join(f"{name}={n}" for name, n in zip(dims, key, strict=True))
+            plan = self.at(**dict(zip(dims, key, strict=True)))
             rows.append(f"{bound}: {plan.seconds * 1e3:.3g} ms, {size_text(max(plan.peak_bytes, default=0))}")
         return "\n".join([*rows, *([next(reversed(self.made.values())).explain()] if self.made else ["no plan yet"])])
 

@@ -8,10 +8,10 @@ schema defines, where there is one.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,6 +92,15 @@ def load(
     return _Reader(proto, folder).program(name or proto.graph.name, bind)
 
 
+class _Entry(NamedTuple):
+    """A node, its parts read once."""
+
+    proto: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any]
+
+
 @dataclass
 class _Reader:
     """One model being read."""
@@ -102,11 +111,14 @@ class _Reader:
     functions: dict[tuple[str, str], Any] = field(init=False)
     weights: dict[str, Value] = field(init=False)
     """The main graph's constants, the same arrays for all extents."""
+    known: tuple[dict[str, Value], list[_Entry]] = field(init=False)
+    """The main graph's values that depend on constants alone, once a model was made, and the nodes that are left."""
 
     def __post_init__(self) -> None:
         self.versions = {entry.domain: entry.version for entry in self.proto.opset_import}
         self.functions = {(f.domain, f.name): f for f in self.proto.functions}
         self.weights = self.constants(self.proto.graph)
+        self.known = self.weights, [self.entry(proto) for proto in self.proto.graph.node]
 
     def program(self, name: str, bind: dict[str, Any]) -> Model | SymbolicModel:
         """The model, or what makes it for the extents of calls."""
@@ -149,8 +161,11 @@ class _Reader:
         """The program of the main graph for extents by name."""
         graph = self.proto.graph
         inputs = {key: source(None, name=key, shape=kind.at(extents), dtype=kind.dtype) for key, kind in kinds.items()}
-        values: dict[str, Value] = {**self.weights, **fixed, **inputs}
-        self.run(graph.node, values, self.versions)
+        constant, nodes = self.known
+        values: dict[str, Value] = {**constant, **fixed, **inputs}
+        self.run(nodes, values, self.versions)
+        if constant is self.weights:
+            self.known = _settled({**constant, **fixed}, nodes, inputs, values)
         outputs = {}
         for info in graph.output:
             if info.name not in values:
@@ -225,24 +240,30 @@ class _Reader:
             shape = tuple(_extent(dim, info.name, k, bind, used) for k, dim in enumerate(kind.tensor_type.shape.dim))
         return SymbolicType(shape, element_type("load(model)", dtype))
 
-    def run(self, nodes: Sequence[Any], values: dict[str, Value], versions: dict[str, int]) -> None:
+    def entry(self, proto: Any) -> _Entry:
+        """A node, its parts as Python values."""
+        attributes = {item.name: self.attribute(item) for item in proto.attribute}
+        return _Entry(proto, tuple(proto.input), tuple(proto.output), attributes)
+
+    def run(self, nodes: Iterable[_Entry], values: dict[str, Value], versions: dict[str, int]) -> None:
         """Evaluates nodes in order, adding their outputs to the values."""
-        for proto in nodes:
-            missing = next((name for name in proto.input if name and name not in values), None)
+        for entry in nodes:
+            proto = entry.proto
+            missing = next((name for name in entry.inputs if name and name not in values), None)
             if missing is not None:
                 problem = (
                     f"node {_name(proto)!r} ({proto.op_type}): no input, constant or earlier node makes {missing!r}"
                 )
                 raise GraphError("load(..)", problem, legal="nodes in the order of their values")
-            inputs = tuple(values[name] if name else None for name in proto.input)
-            made = self.node(proto, inputs, values, versions)
-            values |= {name: value for name, value in zip(proto.output, made, strict=False) if name}
+            inputs = tuple(values[name] if name else None for name in entry.inputs)
+            made = self.node(entry, inputs, values, versions)
+            values |= {name: value for name, value in zip(entry.outputs, made, strict=False) if name}
 
     def node(
-        self, proto: Any, inputs: tuple[Value | None, ...], scope: dict[str, Value], versions: dict[str, int]
+        self, entry: _Entry, inputs: tuple[Value | None, ...], scope: dict[str, Value], versions: dict[str, int]
     ) -> list[Value]:
         """The outputs of one node."""
-        attributes = {item.name: self.attribute(item) for item in proto.attribute}
+        proto, attributes = entry.proto, dict(entry.attributes)
         local = self.functions.get((proto.domain, proto.op_type))
         if local is not None:
             return self.function(local, inputs, attributes)
@@ -251,10 +272,10 @@ class _Reader:
         def run(graph: Any, given: Sequence[Value]) -> list[Value]:
             inner = {**scope, **self.constants(graph)}
             inner |= dict(zip((info.name for info in graph.input), given, strict=True))
-            self.run(graph.node, inner, versions)
+            self.run(map(self.entry, graph.node), inner, versions)
             return [inner[info.name] for info in graph.output]
 
-        node = OnnxNode(proto.op_type, _name(proto), inputs, attributes, tuple(proto.output), version, run)
+        node = OnnxNode(proto.op_type, _name(proto), inputs, attributes, entry.outputs, version, run)
         if proto.domain in _DOMAINS and proto.op_type in OPERATORS:
             try:
                 made = OPERATORS[proto.op_type](node)
@@ -276,7 +297,7 @@ class _Reader:
         values: dict[str, Value] = dict.fromkeys(body.input)
         values |= dict(zip(body.input, inputs, strict=False))
         defaults = {item.name: self.attribute(item) for item in body.attribute_proto}
-        nodes = [_with_attributes(node, defaults | attributes) for node in body.node]
+        nodes = [self.entry(_with_attributes(node, defaults | attributes)) for node in body.node]
         versions = {entry.domain: entry.version for entry in body.opset_import} or self.versions
         self.run(nodes, values, versions)
         return [values.get(name) for name in body.output]
@@ -290,6 +311,21 @@ class _Reader:
         if item.type == onnx.AttributeProto.SPARSE_TENSOR:
             return _dense(item.sparse_tensor, self)
         return onnx.helper.get_attribute_value(item)
+
+
+def _settled(
+    constant: dict[str, Value], nodes: Sequence[_Entry], inputs: Mapping[str, Value], values: Mapping[str, Value]
+) -> tuple[dict[str, Value], list[_Entry]]:
+    """The values that depend on constants alone, and the nodes that do not."""
+    found = {name: value for name, value in constant.items() if name not in inputs}
+    left = []
+    for entry in nodes:
+        plain = entry.proto.op_type not in _CAPTURING and all(name in found for name in entry.inputs if name)
+        if plain and all(isinstance(values.get(name), (np.ndarray, Tensor)) for name in entry.outputs if name):
+            found |= {name: values[name] for name in entry.outputs if name}
+        else:
+            left.append(entry)
+    return found, left
 
 
 def _extent(dim: Any, name: str, axis: int, bind: dict[str, Any], used: set[str]) -> int | Dim:

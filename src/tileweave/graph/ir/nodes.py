@@ -101,7 +101,7 @@ def _key(value: Any) -> Any:
         return tuple(map(_key, value))
     if kind is float:
         return (float, struct.pack("d", value))
-    if isinstance(value, Node):
+    if type(kind) is _Interned:
         return id(value)  # a plain integer keys as (int, value), so the two cannot meet
     return (kind, value)
 

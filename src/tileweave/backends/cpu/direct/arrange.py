@@ -34,6 +34,11 @@ class Ordered:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
+    @property
+    def order(self) -> object:
+        """What the order of the elements depends on."""
+        return self
+
     def arranged(self, array: NDArray[Any]) -> NDArray[Any]:
         """The elements in this order."""
         found = np.lib.stride_tricks.as_strided(array, self.shape, self.strides, writeable=False)

@@ -53,6 +53,12 @@ class Packing:
         panels = -(-self.c.filters[0] // self.rows)
         return groups * panels * self.rows * len(self.c.terms) * self.c.element.width_bytes
 
+    @property
+    def order(self) -> object:
+        """What the order of the elements depends on."""
+        groups = tuple((mode.extent, mode.strides[1]) for mode in self.c.outer if mode.strides[1])
+        return self.rows, self.c.filters[:2], groups, tuple(place for _, place in self.c.terms)
+
     def arranged(self, array: NDArray[Any]) -> NDArray[Any]:
         """The weights as the code reads them."""
         c, width = self.c, self.c.element.width_bytes

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from math import gcd, prod
 from typing import Any
 
@@ -315,14 +314,11 @@ def _refined(modes: Sequence[Mode], chain: Op | None, sums: int) -> list[tuple[M
 def _terms(modes: Sequence[Mode], x: int, w: int) -> tuple[tuple[int, int], ...]:
     """The places of all terms of a sum, in the order in which the weights lie."""
     ordered = sorted(modes, key=lambda mode: -abs(mode.strides[w]))
-    places = product(*(range(mode.extent) for mode in ordered))
-    return tuple(
-        (
-            sum(i * mode.strides[x] for i, mode in zip(index, ordered, strict=True)),
-            sum(i * mode.strides[w] for i, mode in zip(index, ordered, strict=True)),
-        )
-        for index in places
-    )
+    places = np.zeros((1, 2), np.int64)
+    for mode in ordered:
+        along = np.arange(mode.extent)[:, None] * np.array((mode.strides[x], mode.strides[w]))
+        places = (places[:, None] + along).reshape(-1, 2)
+    return tuple((place, weight) for place, weight in places.tolist())
 
 
 # ---- register tiles -------------------------------------------------------------------------------------------------
