@@ -423,6 +423,49 @@ def test_a_donated_cache_is_updated_where_it_lies(reduction: str | None) -> None
     np.testing.assert_array_equal(held, kept)
 
 
+@pytest.mark.parametrize("donated", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("seed", range(6))
+def test_caches_that_die_are_updated_where_they_lie(seed: int, count: int, donated: bool) -> None:
+    """Updates in a row, of what a kernel makes or of a source; what is read again, or twice, is kept."""
+    rng = np.random.default_rng(seed)
+    held = rng.standard_normal((4, 60, 32)).astype(np.float32)
+    x = tw.source(name="c", shape=held.shape, dtype="float32")
+    state, wanted = (tw.tanh(x) + x * 2, np.tanh(held) + held * 2) if seed % 2 else (x, held.copy())
+    read, expected = [], []
+    for k in range(4):
+        places = rng.integers(0, 60, (5, 1))
+        new, again = rng.standard_normal((4, 5, 32)).astype(np.float32), bool(rng.integers(3) == 0)
+        if again:
+            read, expected = [*read, state * 3], [*expected, wanted * 3]
+        own = state[:, :5] if k == 2 else tw.source(new)
+        values = wanted[:, :5].copy() if k == 2 else new
+        state = tw.scatter_nd(state, places, own, axis=1, reduction="add")
+        wanted = wanted.copy()
+        np.add.at(wanted, (slice(None), places[:, 0]), values)
+    plan = tw.plan([state, *read], machines=count)
+    for _ in range(3):
+        given = held.copy()
+        out = [given if donated else None, *[None] * len(read)]
+        got = tw.run(plan, bind={"c": given}, out=out)
+        got = got if isinstance(got, list) else [got]
+        for one, value in zip(got, [wanted, *expected], strict=True):
+            np.testing.assert_allclose(one, value, rtol=2e-5, atol=2e-5)
+        np.testing.assert_array_equal(given, got[0] if donated else held)
+
+
+def test_a_row_of_updates_needs_one_buffer() -> None:
+    x = tw.source(name="c", shape=(64, 1000), dtype="float32")
+    state = tw.exp(x)
+    for k in range(5):
+        state = tw.scatter_nd(state, np.array([[k]]), np.full((1, 1000), float(k), np.float32))
+    plan = tw.plan(tw.sum(state, -1))
+    got = tw.run(plan, bind={"c": np.zeros((64, 1000), np.float32)})
+    assert got.tolist() == [0.0, 1000.0, 2000.0, 3000.0, 4000.0, *[1000.0] * 59]
+    (found,) = executables(plan)
+    assert found.arena_bytes == 4 * 64 * 1000
+
+
 @pytest.mark.parametrize("cut", ["all", "reversed", "half of the channels", "the last filters", "mirrored channels"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_constant_weights_that_are_no_whole_stretch_are_arranged(cut: str, count: int) -> None:

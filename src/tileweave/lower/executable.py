@@ -47,6 +47,7 @@ from tileweave.lower.reads import (
     place,
     row_major,
     slices,
+    updates,
     view_of,
 )
 from tileweave.lower.values import (
@@ -239,7 +240,8 @@ class Executable:
         free = [task for task in native if task.number not in results]
         together = homes.together(self._tasks, free)
         in_place = partial(homes.in_place, self._steps, self._tasks)
-        alone = {**homes.alone(native), **homes.in_reads(self._steps, self._tasks, free)}
+        updating = [t for t in self._tasks if t.number not in self._fixed and updates(self._steps[t.step], t)]
+        alone = {**homes.alone([*native, *updating]), **homes.in_reads(self._steps, self._tasks, free)}
         self._homes = in_place({**alone, **together, **results})
         buffers, total = self._placed()
         if total > room_bytes and together:

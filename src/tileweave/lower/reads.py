@@ -172,6 +172,11 @@ def written_over(step: Step, task: Task) -> list[ReadPiece]:
     """The blocks that a task may write over as it reads them: an element that it makes takes the one at its place."""
     node = cast("Operation", step.node)
     signature = node.signature if step.stage == "block" else None
+    if updates(step, task):
+        piece = task.reads[0].pieces[0]
+        others = [other.task for read in task.reads[1:] for other in read.pieces]
+        fits = piece.task >= 0 and piece.whole and piece.shifts and piece.block.shape == task.out.shape
+        return [piece] if fits and piece.task not in others else []
     if signature is None or len(task.outs) != 1 or not (node.operator == "fused" or operator_of(node).arity):
         return []
     straight = AffineMap.identity(len(signature.dims))
@@ -187,6 +192,16 @@ def written_over(step: Step, task: Task) -> list[ReadPiece]:
     alike = [read for read in task.reads if read.dtype == dtype and in_place(signature.input(read.name))]
     first = [read.pieces[0] for read in alike if len(read.pieces) == 1]
     return [piece for piece in first if piece.task >= 0 and piece.whole and readers[piece.task] == 1]
+
+
+def updates(step: Step, task: Task) -> bool:
+    """Whether a task changes some elements of its first input, where that lies if nobody else reads it."""
+    node = cast("Operation", step.node)
+    if step.stage != "block" or step.kernel.backend or len(task.outs) != 1 or not task.reads:
+        return False
+    operator, first = operator_of(node), node.inputs[0][1]
+    same = first.type == node.output_types[step.outputs[0]] and task.reads[0].name == node.inputs[0][0]
+    return operator.into is not None and not operator.arity and same and len(task.reads[0].pieces) == 1
 
 
 def is_native(step: Step, task: Task) -> bool:
