@@ -392,6 +392,35 @@ def test_constant_weights_are_arranged_from_any_order(seed: int) -> None:
     np.testing.assert_allclose(tw.run(plan, bind={"x": given}), wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_constant_weights_of_products_are_packed_once(seed: int) -> None:
+    """In panels, where rows are few: linear layers of any shape, in either order, as float64 has them; counted."""
+    rng = np.random.default_rng(seed)
+    kind, threads = np.dtype(rng.choice(["float32", "float64"])), int(rng.integers(1, 3))
+    m, k = int(rng.integers(2, 700)), int(rng.integers(2, 300))
+    n = int(rng.choice([64, 96, 200, 208, 384])) + int(rng.random() < 0.2)
+    x = rng.standard_normal((m, k)).astype(kind)
+    w, b = (rng.standard_normal(shape).astype(kind) for shape in ((k, n), n))
+    x[rng.integers(m), rng.integers(k)] = rng.choice([np.nan, np.inf, 1.0])
+    turned = rng.random() < 0.5
+    held = np.frombuffer((w.T if turned else w).tobytes(), kind).reshape((n, k) if turned else (k, n))
+    weights = tw.transpose(tw.source(held)) if turned else tw.source(held)
+    y = tw.source(name="x", shape=x.shape, dtype=kind.name) @ weights
+    if rng.random() < 0.7:
+        y = tw.maximum(y + tw.source(np.frombuffer(b.tobytes(), kind)), 0.0)
+    else:
+        b = None
+    plan = tw.plan(y)
+    with np.errstate(invalid="ignore"):
+        wanted = x.astype("f8") @ w.astype("f8")
+        wanted = wanted if b is None else np.maximum(wanted + b, 0)
+    for _ in range(2):
+        np.testing.assert_allclose(tw.run(plan, bind={"x": x}, threads=threads), wanted, rtol=1e-4, atol=1e-3)
+    found = [one for one in executables(plan) if one.kernels]
+    if 24 <= m <= 512 and k >= 24 and n % 16 == 0 and found:
+        assert found[0].arena_bytes >= held.nbytes, (seed, m, n, k)
+
+
 @pytest.mark.parametrize("reduction", [None, "add"])
 def test_a_donated_cache_is_updated_where_it_lies(reduction: str | None) -> None:
     """Without a copy: a text of n words would else cost n copies of caches for thousands of them."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from tileweave.graph import Tensor, as_tensor
 from tileweave.graph import evaluate as evaluated
+from tileweave.graph.ir.values import read_only
 
 Value = Any
 """A NumPy array where the value is known, a Tensor where it is computed, a list of them for a sequence."""
@@ -17,9 +18,9 @@ FOLDED = 1 << 22
 
 
 def folded(value: Value, known: bool) -> Value:
-    """The value of a small result that depends on nothing unknown."""
+    """The value of a small result that depends on nothing unknown, which no run changes either."""
     if known and isinstance(value, Tensor) and prod(value.shape) <= FOLDED:
-        return np.asarray(evaluated([value])[0])
+        return read_only(np.array(evaluated([value])[0]))
     return value
 
 

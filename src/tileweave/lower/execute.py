@@ -264,7 +264,9 @@ def kernel_of(
 
     With constant operands it may be one that reads them in an order of its own (`base.Arranged`).
     """
-    arranges = isinstance(backend(by), ArrangesConstants) and lowering(operation, stage).startswith("windows")
+    arranges = isinstance(backend(by), ArrangesConstants) and lowering(operation, stage).startswith(
+        ("windows", "contraction")
+    )
     fixed = tuple(constant) if arranges and not tune else ()
     key = (
         backend(by),  # another one of its name has other kernels

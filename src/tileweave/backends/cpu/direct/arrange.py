@@ -1,7 +1,8 @@
 """Constant operands of products in another order: weights whose summed axes lie as those of what they multiply.
 
 The windows of a convolution that is no direct one move through several summed axes. Where the weights have them in the
-same order, they merge into one, and panels are packed in whole vectors instead of element by element.
+same order, they merge into one, and panels are packed in whole vectors instead of element by element. The weights of
+a plain product lie in panels, each as it would be packed, and are read in place.
 
 Source: own.
 """
@@ -17,9 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tileweave.backends.cpu.gemm.contract import without_start
+from tileweave.backends.cpu.gemm.gett import block_product
+from tileweave.backends.cpu.llvm.elements import element
+from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.program import Axis, Id, Iteration, Program
-from tileweave.teir.merged.form import Merged
+from tileweave.teir.merged.form import Merged, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,9 @@ class Ordered:
         return np.ascontiguousarray(found).reshape(-1)
 
 
-def reordered(form: Merged, constant: Collection[str]) -> tuple[Program, dict[str, Ordered]] | None:
+def reordered(
+    form: Merged, constant: Collection[str], target: Target, threads: int
+) -> tuple[Program, dict[str, Ordered]] | None:
     """The program on a constant operand in another order, and that order; None where nothing is gained."""
     found = [op for op in form.operations() if op.kind == "Contraction"]
     if len(found) != 1:
@@ -62,14 +69,57 @@ def reordered(form: Merged, constant: Collection[str]) -> tuple[Program, dict[st
             continue
         # what is written moves first, then the summed axes as the other operand lies
         axes.sort(key=lambda axis: (not axis.strides[op.operands[2]], -abs(axis.strides[other]), -axis.strides[j]))
-        extents = [axis.extent for axis in axes]
-        new = {axis.id: width_bytes(spec.dtype) * prod(extents[k + 1 :]) for k, axis in enumerate(axes)}
-        tensors = [replace(one, shape=None) if one is spec else one for one in program.tensors]
-        made = replace(program, tensors=tuple(tensors), axes=tuple(_moved(axis, j, new) for axis in program.axes))
+        made = _stored(program, j, axes)
         joined = _joined(made, [axis.id for axis in axes])
-        if len(joined.axes) < len(made.axes):
-            return joined, {spec.name: Ordered(tuple(extents), tuple(axis.strides[j] for axis in axes))}
+        if len(joined.axes) == len(made.axes):
+            cut, axes = _panels(program, op, mine, axes, target, threads)
+            joined = _stored(cut, j, axes)
+        if axes:
+            return joined, {spec.name: Ordered(tuple(a.extent for a in axes), tuple(a.strides[j] for a in axes))}
     return None
+
+
+_FEW_ROWS = 512
+"""With more rows than this, packing a panel in every call takes less than a hundredth of the time."""
+
+
+def _panels(
+    program: Program, op: Op, mine: int, axes: list[Axis], target: Target, threads: int
+) -> tuple[Program, list[Axis]]:
+    """The program with a product's columns cut into panels, and the order in which these are packed; or no axes."""
+    elements = tuple(element(program.tensors[k].dtype) for k in op.operands[:3])
+    if len(axes) != 2 or op.operands[2] in op.operands[:2]:
+        return program, []
+    c = block_product(without_start(op), elements, target, threads)
+    packed = not (c.outer or c.batch or c.untiled or c.transposed_panels) and c.columns.element == c.columns.sums
+    (n, k), lanes, out = axes, c.columns.lanes, op.operands[2]
+    if not packed or mine == int(c.swapped) or c.rows.total > _FEW_ROWS or n.strides[out] != c.columns.output_bytes:
+        return program, []
+    widths = (c.columns.width, *(v * lanes for v in (4, 3, 2)))
+    width = next((w for w in widths if n.extent % w == 0 and w < n.extent), 0)
+    looped = {node.axis for node in program.nodes if isinstance(node, Iteration)}
+    if not width or n.id in looped or any(n.offsets) or lanes * c.columns.sums.width_bytes != target.vector_bytes:
+        return program, []
+    outer = replace(n, extent=n.extent // width, strides=tuple(width * s for s in n.strides))
+    inner = replace(n, id=f"{n.id}.panel", extent=width)
+    primitives = tuple(
+        replace(one, axes=tuple((role, _after(ids, n.id, inner.id)) for role, ids in one.axes))
+        for one in program.primitives
+    )
+    cut = tuple(one for axis in program.axes for one in ((outer, inner) if axis.id == n.id else (axis,)))
+    return replace(program, axes=cut, primitives=primitives), [outer, k, inner]
+
+
+def _after(ids: tuple[Id, ...], axis: Id, new: Id) -> tuple[Id, ...]:
+    return tuple(one for id in ids for one in ((id, new) if id == axis else (id,)))
+
+
+def _stored(program: Program, j: int, axes: Sequence[Axis]) -> Program:
+    """The program on an operand that lies in row-major order of its axes."""
+    spec = program.tensors[j]
+    new = {axis.id: width_bytes(spec.dtype) * prod(a.extent for a in axes[k + 1 :]) for k, axis in enumerate(axes)}
+    tensors = [replace(one, shape=None) if one is spec else one for one in program.tensors]
+    return replace(program, tensors=tuple(tensors), axes=tuple(_moved(axis, j, new) for axis in program.axes))
 
 
 def _dense(axes: list[Axis], j: int, width: int) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels, prefetch_steps
 from tileweave.backends.cpu.gemm.tile import may_read_in_place
+from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.teir.merged.form import Mode
 
 
@@ -94,7 +95,14 @@ class ProductBlocking:
     @property
     def a_resident(self) -> bool:
         """Whether column panels go by the rows, which stay; otherwise row panels go by the columns of a chunk."""
-        return self.keep_a and self.shared and (not self.b_in_place or self.transposed_panels > 0)
+        return self.keep_a and self.shared and (not self.b_in_place or self.transposed_panels > 0 or self.in_panels)
+
+    @property
+    def in_panels(self) -> bool:
+        """Whether the vector operand's own memory is panels, each as it would be packed."""
+        return lies_in_panels(self.columns.dims, self.contracted, self.columns.element, self.columns.sums) == (
+            self.columns.width
+        )
 
     @property
     def ahead(self) -> bool:
@@ -154,7 +162,7 @@ class ProductBlocking:
         first = self.a.value
         ahead = ", the next block of k while this one is computed" if self.ahead else ""
         at_once = "" if self.b_in_place or columns.pack_panels == 1 else f" {columns.pack_panels} panels at once"
-        second = self.b.value + at_once
+        second = self.b.value + at_once + (", in panels" if self.b_in_place and self.in_panels else "")
         if self.transposed_panels:
             second += f", tiles of {self.transposed_panels} panels transposed in a buffer"
         resident = "A" if self.a_resident else "B"
@@ -162,6 +170,15 @@ class ProductBlocking:
             f"{sizes}; {blocks}, nc {self.column_panels * columns.width}",
             f"A = {a} {first}{ahead}; B = {b} {second}; the block of {resident} stays in the second cache",
         )
+
+
+def lies_in_panels(dims: tuple[Mode, ...], contracted: Contracted, element: Element, sums: Element) -> int:
+    """The columns of a panel where the vector operand's memory is one panel after the other; 0 where it is not."""
+    width = element.width_bytes
+    if element != sums or len(dims) < 2 or len(contracted.dims) != 1 or dims[0].strides[0] != width:
+        return 0
+    run = dims[0].extent
+    return run if dims[0].strides[1] == width and contracted.stride(1) == run * width else 0
 
 
 _TINY, _MANY = 16**3, 16
@@ -198,7 +215,7 @@ def variant_of(c: ProductBlocking) -> Hashable:
         for dim in dims:
             for s, w in zip(dim.strides, widths, strict=True):
                 axes.append(s if s in (0, w, -w) else "s")
-    flags = c.swapped, c.a, c.b, c.keep_a, c.contracted.interleaved, c.contracted.paired
+    flags = c.swapped, c.a, c.b, c.keep_a, c.a_resident, c.contracted.interleaved, c.contracted.paired
     sizes = rows.width, rows.lanes, columns.width, columns.lanes, c.transposed_panels
     kinds = rows.element.name, columns.element.name, columns.sums.name, columns.output_bytes
     return tuple(axes), flags, sizes, kinds, tuple(map(bool, c.offsets))
@@ -215,7 +232,14 @@ def cut_like(c: ProductBlocking, other: ProductBlocking) -> ProductBlocking | No
     theirs = other.contracted
     if c.swapped is not other.swapped or (k.interleaved, k.paired) != (theirs.interleaved, theirs.paired):
         return None
-    if c.transposed_panels or other.transposed_panels or (other.keep_a and c.batches > 1) or c.columns.pack_panels > 1:
+    if (
+        c.transposed_panels
+        or other.transposed_panels
+        or c.in_panels
+        or other.in_panels
+        or (other.keep_a and c.batches > 1)
+        or c.columns.pack_panels > 1
+    ):
         return None
     rows = Panels(c.rows.dims, c.rows.element, c.rows.sums, c.rows.output_bytes, other.rows.width, other.rows.lanes)
     columns = Panels(c.columns.dims, c.columns.element, c.columns.sums, c.columns.output_bytes, width, lanes)

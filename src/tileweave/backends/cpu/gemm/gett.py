@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from tileweave.backends.cpu.gemm.blocking import ProductBlocking, ReadFrom
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking, ReadFrom, lies_in_panels
 from tileweave.backends.cpu.gemm.dots import cut_dots
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
 from tileweave.backends.cpu.gemm.tile import InPlace, choose_tile, read_in_place
@@ -67,6 +67,8 @@ def block_product(
         column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
         most_k = interleaved_k or most_k
         choices = (2,) if where and where.columns else _whole_runs(column_dims, lanes, choices)
+        panel = lies_in_panels(column_dims, contracted, column_element, out)
+        choices = (panel // lanes,) if panel in (lanes, 2 * lanes, 3 * lanes, 4 * lanes) else choices
     dense = bool(column_dims) and column_dims[0].strides[0] == column_element.width_bytes
     if n_rows == 1 and choices is _VECTORS and dense:
         # the matrix is read once, from memory: 1 x 512 x 2048 takes 168 us in panels of 64 columns, 88 in those of 256
@@ -406,11 +408,12 @@ def _blocked(
     small = total * n_columns * width <= 24 * 1024
     few_rows = all_rows <= 1
     compact = n_rows <= _FEW_ROWS and total * n_columns * width <= target.l2_bytes // 2 and _close(contracted, columns)
+    in_panels = lies_in_panels(columns.dims, contracted, columns.element, columns.sums) == columns.width
     b_in_place = (where is not None and where.columns) or (
         columns.operand_dense
         and same_type
         and columns.segments == 1
-        and (small or few_rows or compact)
+        and (small or few_rows or compact or in_panels)
         and columns.output_dense
     )
     if where is not None:
