@@ -6,7 +6,7 @@ Source: own; reverse accumulation over the nodes in topological order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph import ops as op
@@ -16,6 +16,7 @@ from tileweave.graph.ir.nodes import Operation, Selector, Source, Tensor, Tensor
 from tileweave.graph.ir.resolve import SEGMENTS
 from tileweave.graph.ir.select import full, permute, slice_, unsqueeze
 from tileweave.graph.ir.sugar import public
+from tileweave.graph.ops.grouped.rows import softmax_parts
 from tileweave.graph.ops.operators import OPERATORS, Gradient, operator_of
 from tileweave.space import AffineMap
 
@@ -106,29 +107,22 @@ def _softmax(y: Tensor) -> tuple[Tensor, tuple[int, ...], bool] | None:
 
     Its gradient is known as a whole. That of its parts would go through the maximum as well, where it adds up to zero.
     """
-    outer = _made_by(y, "divide", "subtract")
-    if outer is None:
+
+    def made(tensor: Tensor) -> tuple[str, tuple[Tensor, ...]]:
+        producer = _kept(tensor).producer
+        if not isinstance(producer, Operation) or not producer.inputs:
+            return "", (tensor,)
+        return producer.operator, tuple(x for _, x in producer.inputs)
+
+    found = softmax_parts(y, made)
+    if found is None:
         return None
-    first, second = (x for _, x in outer.inputs)
-    log = outer.operator == "subtract"
-    logarithm = _made_by(second, "log") if log else None
-    total = _made_by(_kept(logarithm.inputs[0][1]) if logarithm else _kept(second), "sum")
-    power = _made_by(total.inputs[0][1], "exp") if total is not None else None
-    shifted = _made_by(power.inputs[0][1], "subtract") if power is not None else None
-    if total is None or power is None or shifted is None or (logarithm is None) == log:
-        return None
-    if first is not (power.inputs[0][1] if log else total.inputs[0][1]):
-        return None
-    (_, x), (_, most) = shifted.inputs
-    top, axes = _made_by(_kept(most), "max"), total.parameter("axes")
-    fits = top is not None and top.inputs[0][1] is x and top.parameter("axes") == axes and x.type == y.type
+    log, (x, top, *_, total) = found
+    most, summed = (cast("Operation", _kept(one).producer) for one in (top, total))
+    axes = summed.parameter("axes")
     kept = tuple(1 if k in axes else n for k, n in enumerate(y.shape))
-    return (x, axes, log) if fits and second.shape == most.shape == kept else None
-
-
-def _made_by(tensor: Tensor, *names: str) -> Operation | None:
-    made = tensor.producer
-    return made if isinstance(made, Operation) and made.operator in names else None
+    fits = most.parameter("axes") == axes and x.type == y.type and total.shape == top.shape == kept
+    return (x, axes, log) if fits else None
 
 
 def _kept(tensor: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,24 +28,41 @@ REDUCTIONS = ("sum", "product", "max", "min")
 """Operators that reduce a row to one value."""
 
 
+One = TypeVar("One")
+
+
+def softmax_parts(value: One, made: Callable[[One], tuple[str, Sequence[One]]]) -> tuple[bool, tuple[One, ...]] | None:
+    """Of what a value is the softmax, and by which steps; None: of nothing.
+
+    Args:
+        value: a tensor, or the number of a step.
+        made: value -> the operator that made it, and what it was made of; views that put in dimensions are none.
+
+    Returns:
+        Whether it is the logarithm of a softmax; what this is taken of, its maximum, difference, power and sum.
+    """
+    name, given = made(value)
+    if name not in ("divide", "subtract"):
+        return None
+    log = name == "subtract"
+    kind, (total, *_) = made(given[1]) if log else ("log", given[1:])
+    added, (power, *_) = made(total)
+    raised, (difference, *_) = made(power) if added == "sum" and kind == "log" else ("", (total,))
+    if raised != "exp" or given[:1] != (difference if log else power,):
+        return None
+    name, shifted = made(difference)
+    if name != "subtract" or made(shifted[1]) != ("max", (shifted[0],)):
+        return None
+    return log, (*shifted, difference, power, total)
+
+
 def softmax_at_end(program: Sequence[Step]) -> tuple[int, int, int, int] | None:
     """The steps maximum, difference, power and sum of the softmax that the last step of a program is; None: of none."""
-
-    def step(number: int) -> tuple[str, tuple[Any, ...]]:
-        return program[-1 - number][:2] if number < 0 else ("", ())
-
-    if not program or program[-1][0] != "divide":
+    found = softmax_parts(-len(program), lambda k: program[-1 - k][:2] if k < 0 else ("", (k,)))
+    if found is None or found[0]:
         return None
-    power, total = program[-1][1]
-    name, arguments = step(power)
-    if name != "exp" or step(total) != ("sum", (power,)):
-        return None
-    (difference,) = arguments
-    name, arguments = step(difference)
-    if name != "subtract":
-        return None
-    x, top = arguments
-    return (-1 - top, -1 - difference, -1 - power, -1 - total) if step(top) == ("max", (x,)) else None
+    _, top, difference, power, total = found[1]
+    return -1 - top, -1 - difference, -1 - power, -1 - total
 
 
 def rows(inputs: Sequence[Tensor], shape: Sequence[int], axes: Sequence[int], program: Sequence[Step]) -> Tensor:
