@@ -6,12 +6,12 @@ from tileweave import kernel as tk
 
 
 @tk.kernel
-def matmul_tensor(k, A, B, C, bm=128, bn=128, bk=64, stages=3, part=32):
+def matmul_tensor(k, A, B, C, bm=128, bn=128, bk=64, stages=3, part=32, precision=None):
     """``C = A B^T``: one warp loads, one multiplies, four write back."""
     m, n = k.grid(A.blocks(0, bm), B.blocks(0, bn))
     sa = k.shared((stages, bm, bk), like=A, swizzle=128)
     sb = k.shared((stages, bn, bk), like=B, swizzle=128)
-    acc = k.tensor_memory(bn)
+    acc = k.tensor_memory(bn, rows=bm)
     ring = k.pipeline(stages, products=True)
     done = k.barrier(1)
     with k.warpgroup[0] as wg:
@@ -28,7 +28,7 @@ def matmul_tensor(k, A, B, C, bm=128, bn=128, bk=64, stages=3, part=32):
     with k.warp[5]() as mma:
         for i in mma.range(A.blocks(1, bk)):
             with ring.use(i) as s:
-                mma.gemm(acc, sa[s], sb[s], keep=i > 0)
+                mma.gemm(acc, sa[s], sb[s], keep=i > 0, precision=precision)
         mma.commit("tcgen05", done)
 
 

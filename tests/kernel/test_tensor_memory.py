@@ -66,10 +66,55 @@ def test_the_text_leaves_the_bytes_of_the_interpreter_on_the_cpu(name, left, rig
     np.testing.assert_allclose(c, a.astype(float) @ b.T.astype(float), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(
+    ("dtype", "bm", "precision"),
+    [("float16", 64, None), ("float8_e5m2", 64, None), ("float32", 64, "tf32"), ("float32", 128, "tf32")],
+)
+def test_64_rows_and_tf32_leave_the_bytes_of_the_interpreter(dtype, bm, precision):
+    a, b = (RANDOM.standard_normal(s).astype(dtype) for s in ((100, 144), (30, 144)))
+    c = np.zeros((100, 30), np.float32)
+    options = {"bm": bm, "bk": 128 // a.itemsize, "precision": precision}
+    want = examples.matmul_tensor.check(a, b, c, arch="sm_100a", **SMALL, **options).outputs["C"]
+    run_text(kernel("matmul_tensor", (a, b, c), **options), [a, b, c], arch="sm_100a", check=True)
+    assert c.tobytes() == want.tobytes()
+    exact, dropped = a.astype(float) @ b.T.astype(float), precision == "tf32"
+    np.testing.assert_allclose(c, exact, rtol=1e-5, atol=0.1 if dropped else 1e-4)
+    assert not dropped or np.abs(c - exact).max() > 1e-3  # all 24 bits would be exact to 1e-4
+    if dropped:
+        upper = [(x.view(np.uint32) >> 13 << 13).view(np.float32).astype(float) for x in (a, b)]
+        np.testing.assert_allclose(c, upper[0] @ upper[1].T, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(
+    ("arch", "atom"),
+    [("sm_80", "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"), ("sm_90a", "m64n32k8.f32.tf32.tf32")],
+)
+def test_tf32_is_multiplied_by_tensor_cores_of_other_targets(arch, atom):
+    @tk.kernel
+    def plain(k, A, B, C, bm=64, bn=32, bk=32):
+        m, n = k.grid(A.blocks(0, bm), B.blocks(0, bn))
+        with k.cta(threads=128) as cta:
+            acc = cta.zeros((bm, bn), "f32")
+            for i in cta.range(A.blocks(1, bk), stages=2):
+                cta.gemm(acc, A.tile(bm, bk)[m, i], B.tile(bn, bk)[n, i], precision="tf32")
+            cta.copy(C.tile(bm, bn)[m, n], acc)
+
+    a, b = (RANDOM.standard_normal(s).astype(np.float32) for s in ((70, 72), (30, 72)))
+    c = np.zeros((70, 30), np.float32)
+    want = plain.check(a, b, c, arch=arch).outputs["C"]
+    assert atom in text(plain.trace(a, b, c), arch)
+    run_text(plain.trace(a, b, c), [a, b, c], arch=arch)
+    assert c.tobytes() == want.tobytes()
+    with pytest.raises(VerifyError, match="'tf32' of f32 is all there is"):
+        plain.trace(*(x.astype(np.float16) for x in (a, b, c)))
+
+
 @pytest.mark.parametrize(
     ("types", "problem"),
     [
-        (("float32", "float32"), "tf32 would drop 13 bits"),
+        (("float32", "float32"), "as tf32, which drops 13 bits of it: precision='tf32'"),
         (("bfloat16", "float16"), "of two types"),
         (("float16", "float8_e4m3fn"), "of different kinds"),
     ],
@@ -90,14 +135,23 @@ def test_the_checked_fibers_find_nothing_wrong(name):
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize(
-    ("name", "number", "group"), [("matmul_tensor", "0x08200010u", 1), ("matmul_pair", "0x10400010u", 2)]
+    ("name", "number", "group", "options"),
+    [
+        ("matmul_tensor", "0x08200010u", 1, {}),
+        ("matmul_pair", "0x10400010u", 2, {}),
+        ("matmul_tensor", "0x04200010u", 1, {"bm": 64}),
+        pytest.param(
+            "matmul_tensor", "0x04200910u", 1, {"bm": 64, "bk": 32, "precision": "tf32"}, marks=pytest.mark.slow
+        ),
+    ],
 )
-def test_the_text_compiles_without_spills(name, number, group):
-    arrays = operands(512, 512, 512)
-    made = getattr(examples, name).trace(*arrays)
+def test_the_text_compiles_without_spills(name, number, group, options):
+    dtype, kind = (np.float32, "tf32") if "precision" in options else (np.float16, "f16")
+    arrays = [x.astype(dtype) for x in operands(512, 512, 512)]
+    made = getattr(examples, name).trace(*arrays, **options)
     shown = text(made, "sm_100a")
     assert number in shown  # f16, f16 to f32; n / 8 from bit 17, m / 16 from bit 24
-    assert f"tcgen05.mma.cta_group::{group}.kind::f16 [%0], %1, %2, %3, p;" in shown
+    assert f"tcgen05.mma.cta_group::{group}.kind::{kind} [%0], %1, %2, %3, p;" in shown
     assert compile_text(shown, "sm_100a").kernels[name].spill_bytes == 0
 
 
@@ -139,7 +193,7 @@ def test_attention_compiles_without_spills():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "problem"), [("f32", "multiplied as tf32 only"), ("bf16", "16-bit operands of two types")]
+    ("dtype", "problem"), [("f32", "multiplied as tf32"), ("bf16", "16-bit operands of two types")]
 )
 def test_left_operands_in_tensor_memory_have_the_type_of_the_right_ones(dtype, problem):
     def body(k, A, B, C, sa, sb):

@@ -168,6 +168,11 @@ def scanned(values: Array, fn: str, axis: int, to: Dtype) -> Array:
     return np.moveaxis(out, 0, axis)
 
 
+def factor(x: Array, precision: object) -> Array:
+    """An operand of a product as it is multiplied: ``"tf32"`` leaves out the 13 lowest bits of an f32."""
+    return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) if precision else x
+
+
 def matmul(a: Array, b: Array, c: Array, to: Dtype) -> Array:
     """``c + a b^T``: exact products, one sum in the widest type, rounded once."""
     wide: Any = np.float64 if to.kind == "float" else np.int64

@@ -174,6 +174,8 @@ class _Printer:
         a, b, out = op.ins[0], op.ins[1], op.outs[0]
         if not isinstance(a, Region) or not isinstance(b, Region):
             raise declined(self.line, "a product with a number")
+        if op.option("precision"):
+            raise declined(self.line, "a product in tf32")
         for region, role, axes in (
             (a, "A (m, k)", ("F", "P")),
             (b, "B (n, k)", ("F", "P")),

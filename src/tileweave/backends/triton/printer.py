@@ -490,6 +490,8 @@ class Printer:
         if min(rounded(e) for e in (*out.shape, a.shape[1])) < LEAST_DOT:
             extents = f"{out.shape[0]} x {out.shape[1]} x {a.shape[1]}"
             raise self.declined(f"a product of {extents}", f"tl.dot takes extents from {LEAST_DOT}")
+        if op.option("precision"):
+            raise self.declined("a product in tf32", "its interpreter multiplies all bits")
         if dtype not in ("f32", "s32"):
             raise self.declined(f"a product summed in {dtype}", "tl.dot sums in f32 or s32")
         zero = "0.0" if a.tensor.element.kind == "float" else "0"

@@ -183,8 +183,10 @@ class KernelContext:
             pitch *= extent
         return Layout(tuple(iters)), Swizzle((width // 16).bit_length() - 1, (128 // bits).bit_length() - 1, 3)
 
-    def tensor_memory(self, columns: int, dtype: Any = "f32") -> View:
+    def tensor_memory(self, columns: int, dtype: Any = "f32", *, rows: int = 128) -> View:
         """Tensor memory of a block (sm_100a): 128 lanes of so many elements, two of 16 bits in a cell.
+
+        64 rows, for products of so many, lie in the first 16 lanes of each warp.
 
         Products write it, registers are loaded from it and stored to it, and of f16 and bf16 it is the left operand of
         a product.
@@ -192,9 +194,13 @@ class KernelContext:
         recorder = self._recorder
         if type(columns) is not int or not 1 <= columns <= 512:
             recorder.refuse("k.tensor_memory(columns)", f"{columns!r} columns", legal="1 to 512 in all of a block")
-        layout = Layout((Iter(128, Coord.of({"TLane": 1})), Iter(columns, Coord.of({"TCol": 1}))))
+        if rows not in (64, 128):
+            recorder.refuse("k.tensor_memory(columns, rows=)", f"{rows!r} rows", legal="64 or 128")
+        lanes = [(rows // 16, 32), (16, 1)] if rows == 64 else [(128, 1)]
+        iters = (*(Iter(n, Coord.of({"TLane": s})) for n, s in lanes), Iter(columns, Coord.of({"TCol": 1})))
+        layout = Layout(iters)
         name = dtype_of(dtype, "k.tensor_memory(columns, dtype)").name
-        return View(recorder, recorder.alloc((128, columns), name, "tensor", layout, stem="tensor"))
+        return View(recorder, recorder.alloc((rows, columns), name, "tensor", layout, stem="tensor"))
 
     def sbuf(self, shape: Sequence[int], dtype: Any = None, *, like: View | None = None) -> View:
         """A tile in SBUF of Trainium: the first dimension on 128 partitions, the second in each of them."""

@@ -385,7 +385,7 @@ class ScopeHandle:
         return View(self._recorder, made)
 
     def gemm(self, acc: View, a: View, b: View, *, use: str | None = None, keep: Any = None,
-             pair: bool = False) -> None:  # fmt: skip
+             pair: bool = False, precision: str | None = None) -> None:  # fmt: skip
         """``acc += a @ b.T``: a is (m, k), b is (n, k); exact products.
 
         Args:
@@ -395,11 +395,13 @@ class ScopeHandle:
             keep: of tensor memory, the condition that its old value counts; None: it does.
             pair: a product of two blocks of a cluster, issued by the first: each has its 128 rows of acc and of a, and
                 half of the rows of b.
+            precision: ``"tf32"`` multiplies f32 by tensor cores, which leave out the 13 lowest bits of both operands.
         """
         where = self._where("gemm")
         c, first, second = (self._view(v, where).region for v in (acc, a, b))
         kept = keep if keep is None or isinstance(keep, Expr) else int(keep)
-        self._emit("gemm", (c,), (*shapes.same_depth(first, second), c), use=use, keep=kept, pair=1 if pair else None)
+        self._emit("gemm", (c,), (*shapes.same_depth(first, second), c), use=use, keep=kept, pair=1 if pair else None,
+                   precision=precision)  # fmt: skip
 
     def dot(self, a: View, b: View, dtype: Any = "f32", *, use: str | None = None) -> View:
         """``a @ b.T`` in new registers, masked where a row of a or of b does not exist."""

@@ -16,7 +16,8 @@ from tileweave.kernel.threads import Address, Buffer, ClaimedElement
 from tileweave.layout import Coord, Iter, Layout
 
 _RESULTS = {
-    ("f16", "f16", "f32"), ("bf16", "bf16", "f32"), ("f16", "f16", "f16"), ("s8", "s8", "s32"), ("u8", "u8", "s32"),
+    ("f16", "f16", "f32"), ("bf16", "bf16", "f32"), ("f16", "f16", "f16"), ("tf32", "tf32", "f32"),
+    *((a, a, "s32") for a in ("s8", "u8")),
     *((a, b, "f32") for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")),
 }  # fmt: skip
 
@@ -56,6 +57,13 @@ class Wide:
         return Layout(iters), (64 * self.groups * rows, width * columns)
 
 
+def types(op: Op) -> tuple[str, str, str]:
+    """The types that a product multiplies, A's and B's, and the type of its result."""
+    a, b = (v.tensor.dtype if isinstance(v, Region) else v.dtype for v in op.ins[:2])
+    precision = op.option("precision")
+    return (str(precision),) * 2 + (op.outs[0].tensor.dtype,) if precision else (a, b, op.outs[0].tensor.dtype)
+
+
 def _recognised(op: Op, warps: int, arch: str) -> Wide | str:
     a, b, out = op.ins[0], op.ins[1], op.outs[0]
     if arch != "sm_90a":
@@ -64,9 +72,9 @@ def _recognised(op: Op, warps: int, arch: str) -> Wide | str:
         return "an operand is a number"
     if op.option("use") in ("mma.sync", "fma"):
         return "another product was asked for"
-    types = (a.tensor.dtype, b.tensor.dtype, out.tensor.dtype)
-    if types not in _RESULTS:
-        return f"no instruction for {' '.join(types)}"
+    kinds = types(op)
+    if kinds not in _RESULTS:
+        return f"no instruction for {' '.join(kinds)}"
     if warps % 4 or not warps:
         return f"{warps} warps are no warpgroups"
     m, n = out.shape
@@ -92,7 +100,7 @@ def _recognised(op: Op, warps: int, arch: str) -> Wide | str:
     depth = 256 // bits
     if a.shape[1] % depth:
         return f"k = {a.shape[1]} is no multiple of {depth}"
-    legal = range(8, 257, 8) if types[2] != "s32" else (8, 16, 24, 32, *range(48, 257, 16))
+    legal = range(8, 257, 8) if kinds[2] != "s32" else (8, 16, 24, 32, *range(48, 257, 16))
     widths = [w for w in legal if n % w == 0]
     if not widths:
         return f"n = {n} is no multiple of 8"
@@ -102,7 +110,7 @@ def _recognised(op: Op, warps: int, arch: str) -> Wide | str:
         if not narrower:
             return f"n = {n} does not end with atoms of {tiles[1].width}"
         width = narrower[-1]
-    row = atom(f"wgmma.mma_async.sync.aligned.m64n{width}k{depth}.{types[2]}.{types[0]}.{types[1]}")
+    row = atom(f"wgmma.mma_async.sync.aligned.m64n{width}k{depth}.{kinds[2]}.{kinds[0]}.{kinds[1]}")
     return Wide(row, groups, (m // (64 * groups), n // width), tiles[0], tiles[1])
 
 

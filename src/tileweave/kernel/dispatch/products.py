@@ -22,6 +22,7 @@ from tileweave.layout import Iter, Layout, group
 #: (type of A, type of B, type of C) -> the product of a warp, and its depth.
 _WARP = {
     **{(a, a, "f32"): (f"m16n8k16.row.col.f32.{a}.{a}.f32", 16) for a in ("f16", "bf16")},
+    ("tf32", "tf32", "f32"): ("m16n8k8.row.col.f32.tf32.tf32.f32", 8),
     ("f16", "f16", "f16"): ("m16n8k16.row.col.f16.f16.f16.f16", 16),
     ("f64", "f64", "f64"): ("m8n8k4.row.col.f64.f64.f64.f64", 4),
     **{(a, b, "f32"): (f"m16n8k32.row.col.f32.{a}.{b}.f32", 32) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")},
@@ -80,11 +81,6 @@ class WarpTiling:
         return Layout(tuple(shard), tuple(replica)), padded
 
 
-def _types(op: Op) -> tuple[str, str, str]:
-    a, b = (v.tensor.dtype if isinstance(v, Region) else v.dtype for v in op.ins[:2])
-    return a, b, op.outs[0].tensor.dtype
-
-
 def tiling(op: Op, warps: int, arch: str, chained: bool = False) -> WarpTiling | None:
     """The tiling of a product by ``mma.sync``, or None where no instruction has its types.
 
@@ -94,7 +90,7 @@ def tiling(op: Op, warps: int, arch: str, chained: bool = False) -> WarpTiling |
         arch: the target.
         chained: whether warps must hold whole rows, since the result is an operand of the next product.
     """
-    found = _WARP.get(_types(op))
+    found = _WARP.get(groups.types(op))
     if found is None or warps == 0 or op.option("use") == "fma":
         return None
     row = atom("mma.sync.aligned." + found[0])
@@ -172,7 +168,9 @@ def _product(context: Context, op: Op, factors: tuple[Region, Region], target: B
             context.choose(op, found.row.name, *reasons, used, order=ChainOrder(found.depth))
             _by_warps(context, op, found, a, b, target)
             return
-    types = " ".join(_types(op))
+    types = " ".join(groups.types(op))
+    if op.option("precision"):
+        raise declined(op.line, f"a product with precision='tf32' and use={op.option('use')!r}", legal="tensor cores")
     context.choose(
         op,
         "fma",

@@ -7,9 +7,10 @@ from typing import Any
 
 from tileweave.index import Expr, ExprLike, as_expr, constant_of, simplify, symbol
 from tileweave.kernel.atoms import atom
+from tileweave.kernel.atoms.mma import wgmma_accumulator
 from tileweave.kernel.dispatch.boxes import BoxTile, barrier_of, elected, tile_of_region
 from tileweave.kernel.dispatch.context import Context, declined, place, slot
-from tileweave.kernel.dispatch.groups import linear
+from tileweave.kernel.dispatch.groups import linear, types
 from tileweave.kernel.dispatch.layouts.orders import ChainOrder
 from tileweave.kernel.dispatch.layouts.registers import Holding, iter_at
 from tileweave.kernel.ir import Candidate, Commit, Kernel, Op, Region, Scalar, Tensor, walk
@@ -19,7 +20,7 @@ from tileweave.kernel.threads import Address, Buffer, Local
 from tileweave.layout import Layout
 
 #: Type of A and B -> the kind of product, and its number in the instruction's descriptor.
-_KINDS = {"f16": ("f16", 0), "bf16": ("f16", 1), "e4m3": ("f8f6f4", 0), "e5m2": ("f8f6f4", 1)}
+_KINDS = {"tf32": ("tf32", 2), "f16": ("f16", 0), "bf16": ("f16", 1), "e4m3": ("f8f6f4", 0), "e5m2": ("f8f6f4", 1)}
 #: Swizzle width in bytes -> its code in a descriptor of sm_100.
 _CODES = {128: 2, 64: 4, 32: 6}
 _WIDEST = 64
@@ -93,19 +94,22 @@ def _recognised(op: Op, arch: str) -> tuple[BoxTile | None, BoxTile] | str:
     a, b, out = op.ins[0], op.ins[1], op.outs[0]
     if not isinstance(a, Region) or not isinstance(b, Region):
         return "an operand is a number"
-    if "f32" in (a.tensor.dtype, b.tensor.dtype):
-        return "f32 is multiplied as tf32 only, and tf32 would drop 13 bits of it: cast to f16 or bf16"
-    if a.tensor.dtype not in _KINDS or b.tensor.dtype not in _KINDS:
-        return f"no product into tensor memory of {a.tensor.dtype} and {b.tensor.dtype}"
-    if _KINDS[a.tensor.dtype][0] != _KINDS[b.tensor.dtype][0]:
-        return f"{a.tensor.dtype} and {b.tensor.dtype} are of different kinds"
-    if a.tensor.element.bits == 16 and a.tensor.dtype != b.tensor.dtype:
-        return f"{a.tensor.dtype} and {b.tensor.dtype}: 16-bit operands of two types"
-    row = atom(f"tcgen05.mma.cta_group::1.kind::{_KINDS[a.tensor.dtype][0]}")
+    first, second, _ = types(op)
+    if "f32" in (first, second):
+        return "f32 is multiplied as tf32, which drops 13 bits of it: precision='tf32', or cast to f16 or bf16"
+    if first not in _KINDS or second not in _KINDS:
+        return f"no product into tensor memory of {first} and {second}"
+    if _KINDS[first][0] != _KINDS[second][0]:
+        return f"{first} and {second} are of different kinds"
+    if a.tensor.element.bits == 16 and first != second:
+        return f"{first} and {second}: 16-bit operands of two types"
+    row = atom(f"tcgen05.mma.cta_group::1.kind::{_KINDS[first][0]}")
     if not row.runs_on(arch):
         return f"needs {' or '.join(row.arch)}, not {arch}"
-    columns, bits = out.shape[1], a.tensor.element.bits
-    step = 32 if op.option("pair") else 16
+    (rows, columns), bits = out.shape, a.tensor.element.bits
+    step = 32 if op.option("pair") else rows // 8
+    if op.option("pair") and rows != 128:
+        return f"m = {rows} of each block of a pair is not 128"
     if columns % step or columns > 256:
         return f"n = {columns} is no multiple of {step} up to 256"
     if a.shape[1] % (256 // bits):
@@ -136,13 +140,14 @@ def product(context: Context, op: Op) -> None:
     a, b, out = op.ins[0], op.ins[1], op.outs[0]
     if isinstance(found, str) or not isinstance(a, Region) or not isinstance(b, Region):
         raise declined(op.line, f"a product into tensor memory: {found}", legal="swizzled tiles in shared memory")
-    kind, _ = _KINDS[a.tensor.dtype]
+    first, second, _ = types(op)
+    kind, _ = _KINDS[first]
     row = atom(f"tcgen05.mma.{_group(context)}.kind::{kind}{'.tensor_a' if found[0] is None else ''}")
     depth = 256 // a.tensor.element.bits
     tiles = found
     turned = (tile is not None and tile.major == 0 for tile in tiles)
-    rows = 256 if op.option("pair") else 128
-    number = instruction_descriptor(a.tensor.dtype, b.tensor.dtype, rows, out.shape[1], found)
+    rows = 256 if op.option("pair") else out.shape[0]
+    number = instruction_descriptor(first, second, rows, out.shape[1], found)
     options: dict[str, Any] = {
         role: (*tile.descriptor(region.tensor.element.bits // 8)[:2], _CODES[tile.swizzle])
         for role, tile, region in (("a", tiles[0], a), ("b", tiles[1], b))
@@ -150,7 +155,7 @@ def product(context: Context, op: Op) -> None:
     }
     options |= {"a_dims": a.dims, "b_dims": b.dims}
     options["declared"] = (
-        ("d", 1), ("a", _KINDS[a.tensor.dtype][1]), ("b", _KINDS[b.tensor.dtype][1]),
+        ("d", 1), ("a", _KINDS[first][1]), ("b", _KINDS[second][1]),
         ("m", rows), ("n", out.shape[1]),
         *((f"{role} transposed", int(major)) for role, major in zip("ab", turned, strict=True)),
     )  # fmt: skip
@@ -159,10 +164,10 @@ def product(context: Context, op: Op) -> None:
     kept = asked if isinstance(asked, Expr) else int(bool(asked))
     for step in range(a.shape[1] // depth):
         at = step * depth
-        first: Any = _element(context, a, 0, at) if tiles[0] is None else linear(context, a, (0, at))
-        second = linear(context, b, (0, at))
+        left: Any = _element(context, a, 0, at) if tiles[0] is None else linear(context, a, (0, at))
+        right = linear(context, b, (0, at))
         keep = kept if step == 0 else 1
-        context.instruction(row.name, target, first, second, number, keep, mask=elected(context), **options)
+        context.instruction(row.name, target, left, right, number, keep, mask=elected(context), **options)
     shape = f"m{rows}n{out.shape[1]}k{depth}"
     reason = Candidate("tcgen05", True, f"{a.shape[1] // depth} steps of {shape}")
     context.choose(op, row.name, reason, order=ChainOrder(depth))
@@ -185,8 +190,13 @@ def commit(context: Context, s: Commit) -> None:
 
 
 def loaded_layout(op: Op) -> tuple[Layout, tuple[int, ...]]:
-    """How registers that are loaded from tensor memory lie: a lane of it in each thread, its columns in slots."""
+    """How registers that are loaded from tensor memory lie: a lane of it in each thread, its columns in slots.
+
+    64 rows lie in the first 16 lanes of each warp, and in registers as the result of a ``wgmma`` does.
+    """
     lanes, columns = op.outs[0].shape
+    if lanes == 64:
+        return wgmma_accumulator("f32", columns).layout, (lanes, columns)
     return Layout((iter_at(lanes // 32, "warp", 1), iter_at(32, "lane", 1), iter_at(columns, "reg", 1))), (
         lanes,
         columns,
@@ -201,24 +211,28 @@ def move(context: Context, op: Op, buffer: Buffer, held: Holding) -> None:
         raise TypeError(type(there).__name__)
     lanes, columns = there.shape
     how = "ld" if load else "st"
-    if lanes != 128 or context.threads.warps != 4 or context.threads.first % 4 or there.masked:
+    if context.threads.warps != 4 or context.threads.first % 4 or there.masked:
         raise declined(op.line, f"{lanes} lanes of tensor memory and {context.threads.warps} warps",
-                       legal="all 128 lanes by a warpgroup")  # fmt: skip
+                       legal="all lanes by a warpgroup")  # fmt: skip
     if held.layout != loaded_layout(op)[0] or buffer.dtype != there.tensor.dtype:
         raise declined(op.line, f"registers of {buffer.dtype} that lie as {held.layout}",
                        legal=f"{there.tensor.dtype}, {loaded_layout(op)[0]}")  # fmt: skip
     per = 32 // there.tensor.element.bits
     if columns % per:
         raise declined(op.line, f"{columns} columns of {buffer.dtype}", legal=f"a multiple of {per}")
-    width = gcd(columns // per, _WIDEST)
-    name = f"tcgen05.{how}.sync.aligned.32x32b.x{width}.b32"
+    if lanes == 64 and (per != 1 or columns % 8):
+        raise declined(op.line, f"64 rows of {columns} columns of {buffer.dtype}", legal="f32, a multiple of 8")
+    width = gcd(columns // per, _WIDEST)  # columns of an instruction
+    shape = f"32x32b.x{width}" if lanes == 128 else f"16x256b.x{width // 8}"
+    name = f"tcgen05.{how}.sync.aligned.{shape}.b32"
 
     def one(v: ExprLike) -> None:
         where = _element(context, there, context.threads.warp * 32, v * (width * per))
-        slots = slot(buffer, v * (width * per), width * per)
+        held_by_each = width * per * lanes // 128
+        slots = slot(buffer, v * held_by_each, held_by_each)
         context.instruction(name, *((slots, where) if load else (where, slots)))
 
     context.loop(columns // per // width, one)
     context.instruction(f"tcgen05.wait_{how}")
-    said = f"{columns // per // width} x 32 lanes x {width} cells a warp"
+    said = f"{columns // per // width} x {lanes // 4} lanes x {width} cells a warp"
     context.choose(op, name, Candidate(f"tcgen05.{how}", True, said))

@@ -75,6 +75,10 @@ def _gemm(op: Op) -> str:
         b = (2 * b[0], b[1])  # half of B's rows are in each of the two blocks
     if len(c) != 2 or len(a) != 2 or len(b) != 2 or a[0] != c[0] or b[0] != c[1] or a[1] != b[1]:
         return f"C {c}, A {a}, B {b} are not (m, n), (m, k), (n, k)"
+    if op.option("precision") is not None:
+        types = [one.tensor.dtype for one in (*op.outs, *op.ins[:2]) if isinstance(one, Region)]
+        if op.option("precision") != "tf32" or set(types) != {"f32"}:
+            return f"precision={op.option('precision')!r} of {', '.join(types)}: 'tf32' of f32 is all there is"
     return ""
 
 
@@ -129,9 +133,10 @@ OPERATORS: dict[str, Operator] = {
     "gemm": Operator(
         (3,),
         _gemm,
-        ("use", "keep", "pair"),
+        ("use", "keep", "pair", "precision"),
         "out = in0 in1^T + in2 in out's type, exact products; in2 is out or 0; in "
-        "tensor memory, keep=0: without in2; pair=1: of two blocks, rows of out and in0 in each, in1's rows shared",
+        "tensor memory, keep=0: without in2; pair=1: of two blocks, rows of out and in0 in each, in1's rows shared; "
+        "precision='tf32': of in0 and in1 the upper 19 bits count",
     ),
     "atomic_add": Operator((2,), _single, ("order",), "out = the element in0, which then grows by in1, at once"),
 }

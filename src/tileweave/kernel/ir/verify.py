@@ -36,7 +36,7 @@ from tileweave.kernel.ir.values import SPACES, Line, Region, Scalar, Scope, Tens
 
 SHARED_BYTES = 232_448
 """Shared memory that a block may have, at most (sm_90, sm_100); dispatch knows the target's own limit."""
-TENSOR_LANES, TENSOR_COLUMNS = 128, 512
+TENSOR_LANES, TENSOR_COLUMNS = (64, 128), 512
 TENSOR_TYPES = ("f32", "f16", "bf16")
 """Tensor memory of a block (sm_100a): lanes, and columns of 32 bits."""
 CLUSTER_BLOCKS = 8
@@ -401,8 +401,8 @@ def tensor_memory(node: Visited) -> Iterator[str]:
     if isinstance(s, Commit) and (s.kind == "tcgen05") != (s.barrier is not None):
         yield "a commit of tcgen05 names the mbarrier that it arrives at, others name none"
     if isinstance(s, Alloc) and s.tensor.space == "tensor":
-        if s.tensor.rank != 2 or s.tensor.shape[0] != TENSOR_LANES or s.tensor.dtype not in TENSOR_TYPES:
-            yield f"{s.tensor} is not ({TENSOR_LANES}, columns) of {' or '.join(TENSOR_TYPES)}"
+        if s.tensor.rank != 2 or s.tensor.shape[0] not in TENSOR_LANES or s.tensor.dtype not in TENSOR_TYPES:
+            yield f"{s.tensor} is not (64 or 128, columns) of {' or '.join(TENSOR_TYPES)}"
     if isinstance(s, Op):
         out = s.outs[0]
         reads = [v for v in s.ins if isinstance(v, Region) and v.tensor.space == "tensor"]

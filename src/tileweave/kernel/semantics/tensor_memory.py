@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tileweave.kernel.ir import Commit, Op
-from tileweave.kernel.meaning import matmul
+from tileweave.kernel.meaning import factor, matmul
 from tileweave.kernel.semantics.access import RegionAccess, refuse
 from tileweave.kernel.semantics.clocks import Agent, Clock, Event, merge, publish
 from tileweave.kernel.semantics.memory import overlap
@@ -98,7 +98,8 @@ def product(machine: Any, op: Op, frame: Any) -> None:
         found.append(row)
     keep = op.option("keep", 1)
     kept = bool(machine.value(keep, frame, op.line))
-    b_rows = [b.values() for _, _, b in found]
+    precision = op.option("precision")
+    b_rows = [factor(b.values(), precision) for _, _, b in found]
     for _, a, b in found:
         for one in (a, b):
             machine.ledger.read(one, reads, clocks, fenced)
@@ -112,7 +113,7 @@ def product(machine: Any, op: Op, frame: Any) -> None:
         machine.ledger.write(acc, writes, clocks, fenced)
         acc.storage.products[len(machine.ledger.events) - 1] = number
         old = acc.values() if kept else acc.values() * 0
-        acc.put(machine.orders.get(op, matmul)(a.values(), wide, old, acc.region.tensor.element))
+        acc.put(machine.orders.get(op, matmul)(factor(a.values(), precision), wide, old, acc.region.tensor.element))
     for agent in frame.agents:
         agent.products[number] = writes
 

@@ -375,7 +375,8 @@ void run_tensor(Block* b, TensorOp& op) {
       tile.read(rows, op.k, op.type_a, 1, tile_a, like);
     }
     for (int i = 0; i < rows; i++) for (int j = 0; j < op.n; j++) {
-      uint32_t& cell = t.cells[i * 512 + (op.d & 0xFFFF) + j];
+      int lane = op.m == 64 ? i / 16 * 32 + i % 16 : i;
+      uint32_t& cell = t.cells[lane * 512 + (op.d & 0xFFFF) + j];
       double s = op.keep ? (double)bits<float>(cell) : 0.0, p = 0;
       for (int k = 0; k < op.k; k++) p += tile_a[i * op.k + k] * tile_b[j * op.k + k];
       cell = bits<uint32_t>((float)(s + p));
@@ -438,7 +439,7 @@ void tensor_mma(const char* kind, bool pair, uint32_t d, bool inside, u64 a, u64
   op.n = (number >> 17 & 63) * 8; op.m = (number >> 24 & 31) * 16;
   op.d = d; op.a = a; op.b = b; op.inside = inside;
   if ((number >> 4 & 3) != 1) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: only results in f32 are emulated", number);
-  if (op.m != (pair ? 256 : 128) || op.n < 16 || op.n > 256 || op.n % (pair ? 32 : 16)) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: m %d, n %d of a product of %s", number, op.m, op.n, pair ? "two blocks" : "one block");
+  if ((pair ? op.m != 256 : op.m != 128 && op.m != 64) || op.n < 8 || op.n > 256 || op.n % (op.m / 8)) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: m %d, n %d of a product of %s", number, op.m, op.n, pair ? "two blocks" : "one block");
   if ((op.trans_a || op.trans_b) && op.bytes != 2) fail("tensor-descriptor", TW_PC, "a transposed operand of kind::%s", kind);
   if (pair != tensor_of(f->block).pair) fail("tensor-memory", TW_PC, "tcgen05.mma is of another cta_group than tcgen05.alloc");
   if (pair && (f->block->rank % 2 || f->block->cluster->size() < f->block->rank + 2u)) fail("cluster-rank", TW_PC, "a product of two blocks is issued by the second of them, or in a cluster without pairs");
@@ -452,7 +453,7 @@ void tensor_mma(const char* kind, bool pair, uint32_t d, bool inside, u64 a, u64
   };
   need(d, op.n);
   if (inside) need(a, 32 / 4);
-  if (inside && (op.trans_a || a >> 16)) fail("tensor-descriptor", TW_PC, "the left operand in tensor memory begins at lane %u, or is transposed", (unsigned)(a >> 16));
+  if (inside && (op.trans_a || a >> 16 || op.m == 64)) fail("tensor-descriptor", TW_PC, "the left operand in tensor memory begins at lane %u, or is transposed", (unsigned)(a >> 16));
   op.at.what = "tcgen05.mma"; op.at.block = f->block; op.at.pc = TW_PC; op.at.fiber = f; op.at.device = f->block->grid->device;
   if (checking) { take_slot(op.at); op.at.known = snapshot(f); op.at.proxy = f->proxy; released(f); }
   tensor_of(f->block).open.push_back(op);
