@@ -51,6 +51,32 @@ def test_counts_of_a_product_and_of_a_copy():
     assert 1.0 < moved.seconds / (2 * 13200 * 8192 * 4 / 4.8e12) < 1.6
 
 
+def test_bytes_of_boxes_are_those_of_the_thread_that_asks_for_them():
+    rows, depth = 128, 64
+
+    @tk.kernel
+    def stream(k, x, y, roles=2):
+        block = k.grid(132)
+        s = k.shared((4, rows, depth), like=x, swizzle=128)
+        ring = k.pipeline(4, fills=1, uses=roles - 1)
+        with k.warpgroup[0] as load:
+            for i in load.range(64):
+                with ring.fill(i) as at:
+                    load.copy_async(s[at], x.tile(rows, depth)[block, i])
+        with k.warpgroup[1:roles] as use:
+            for i in use.range(64):
+                with ring.use(i) as at:
+                    use.copy(y.tile(rows, depth)[block, i], s[at])
+
+    x = tk.spec((132 * rows, 64 * depth), "f16")
+    found = [estimate(stream.trace(x, x, roles=n), "sm_90a") for n in (2, 3, 5)]
+    moved = 2 * (132 * rows * 64 * depth) * 2 / 4.8e12
+    assert all(one.bound == "memory" and 1.0 < one.seconds / moved < 1.1 for one in found)
+    narrow = estimate(matmul.matmul_roles.trace(A, B, C, bn=64), "sm_90a")
+    bytes_ = 2 * 4096 * (128 + 64) * (8192 // 128) * (12288 // 64)  # of tiles of A and B
+    assert narrow.bound == "second cache" and 1.0 < narrow.seconds / (bytes_ / 64 / 132 / 1.755e9) < 1.2
+
+
 def test_explain_shows_the_estimate():
     assert "estimate: 916.7 us by its counts, bound by products" in matmul.matmul_roles.explain(A, B, C)
 

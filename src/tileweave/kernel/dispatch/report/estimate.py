@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
-from tileweave.index import Expr, ExprLike, as_expr, bounds, constant_of, evaluate, symbols_of
+from tileweave.index import Expr, ExprLike, as_expr, bounds, evaluate, symbols_of
 from tileweave.kernel.atoms import BITS, atom
 from tileweave.kernel.dispatch.layouts.traffic import access_of
 from tileweave.kernel.dispatch.lower import lower
 from tileweave.kernel.dispatch.report.liveness import registers as live
 from tileweave.kernel.ir import Kernel
 from tileweave.kernel.ir.verify import TENSOR_COLUMNS
-from tileweave.kernel.threads import Branch, Instruction, Loop, Repeat, Statement, ThreadProgram, instructions
+from tileweave.kernel.threads import Branch, Instruction, Local, Loop, Repeat, Statement, ThreadProgram, instructions
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ _REGISTERS, _MOST, _OTHERS = 65536, 255, 32
 _THREADS, _BLOCKS, _START = 2048, 32, 1500
 #: `mma.sync` reaches half of the rate of warpgroups where there are such.
 _WARP_SHARE = 0.5
+#: Bytes of a cycle that a multiprocessor gets from the second cache, which serves what was read before.
+_CACHED = 64
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Estimate:
 
     Args:
         seconds: of the launch.
-        bound: what takes longest: ``products``, ``memory``, ``shared memory`` or ``issue``.
+        bound: what takes longest: ``products``, ``memory``, ``second cache``, ``shared memory`` or ``issue``.
         shared_bytes: of a block.
         registers: of a thread: what its tensors take at once, and some for addresses and counters.
         resident: blocks of a multiprocessor at once; 0: none fits.
@@ -91,14 +93,14 @@ def estimate(kernel: Kernel, arch: str = "sm_90a") -> Estimate:
         kernel: the kernel.
         arch: the target; rates of the nearest known one.
     """
-    return estimated(lower(kernel, arch).program)
+    return estimated(kernel, lower(kernel, arch).program)
 
 
-def estimated(program: ThreadProgram) -> Estimate:
-    """The estimate of a dispatched kernel."""
+def estimated(kernel: Kernel, program: ThreadProgram) -> Estimate:
+    """The estimate of a dispatched kernel: a byte of its tensors crosses memory once, then from the second cache."""
     rates = RATES.get(program.arch) or RATES["sm_80"]
     counts: Counter[str] = Counter()
-    _count(program, program.body, 1.0, program.warps, counts)
+    _count(program, program.body, 1.0, tuple({"warp": w, "lane": 0} for w in range(program.warps)), counts)
     shared = sum(b.bytes for b in program.shared)
     threads = 32 * program.warps
     registers = _OTHERS + live(program.body)
@@ -112,24 +114,30 @@ def estimated(program: ThreadProgram) -> Estimate:
     fits += [rates.shared_bytes // shared] if shared else []
     fits += [TENSOR_COLUMNS // columns] if columns else []
     resident = max(1 if not problem else 0, min(fits))
+    blocks = prod(program.grid)
+    once = min(counts["bytes"], sum(t.size * t.element.bits // 8 for t in kernel.params) / blocks)
     cycles = {
         "products": counts["products"] / rates.products,
-        "memory": counts["bytes"] / (rates.bytes_per_second / rates.hertz / rates.multiprocessors),
+        "memory": once / (rates.bytes_per_second / rates.hertz / rates.multiprocessors),
+        "second cache": counts["bytes"] / _CACHED,
         "shared memory": counts["passes"],
         "issue": counts["issued"] / 4,
     }
     bound = max(cycles, key=lambda name: cycles[name])
-    blocks = 1
-    for extent in program.grid:
-        blocks *= extent
     turns = ceil(blocks / (rates.multiprocessors * max(1, resident)))
     each = min(max(1, resident), ceil(blocks / rates.multiprocessors))
     seconds = turns * (_START + each * cycles[bound]) / rates.hertz
     return Estimate(seconds, bound, shared, registers, resident, problem, columns)
 
 
-def _count(program: ThreadProgram, body: Sequence[Statement], times: float, warps: float, counts: Counter[str]) -> None:
-    """Adds what `warps` warps of a block do, `times` times."""
+#: For each warp: what the symbols of its first thread are.
+_Warps = tuple[dict[str, int], ...]
+
+
+def _count(
+    program: ThreadProgram, body: Sequence[Statement], times: float, warps: _Warps, counts: Counter[str]
+) -> None:
+    """Adds what these warps of a block do, `times` times."""
     for statement in body:
         if isinstance(statement, Loop):
             turns = _turns(statement.start, statement.stop, statement.step)
@@ -137,15 +145,19 @@ def _count(program: ThreadProgram, body: Sequence[Statement], times: float, warp
         elif isinstance(statement, Repeat):
             _count(program, statement.body, times, warps, counts)
         elif isinstance(statement, Branch):
-            share = _share(statement.condition, program.warps)
-            _count(program, statement.body, times, warps * share, counts)
-            _count(program, statement.otherwise, times, warps * (1 - share), counts)
+            inside = _where(statement.condition, warps)
+            _count(program, statement.body, times, inside, counts)
+            _count(program, statement.otherwise, times, tuple(w for w in warps if w not in inside), counts)
+        elif isinstance(statement, Local) and isinstance(statement.value, Expr | int):
+            for known in warps:
+                if _of_the_thread(statement.value, known):
+                    known[str(statement.symbol)] = int(evaluate(as_expr(statement.value), known))
         elif isinstance(statement, Instruction):
             _instruction(program, statement, times, warps, counts)
 
 
-def _instruction(program: ThreadProgram, item: Instruction, turns: float, warps: float, counts: Counter[str]) -> None:
-    times = turns * warps
+def _instruction(program: ThreadProgram, item: Instruction, turns: float, warps: _Warps, counts: Counter[str]) -> None:
+    times = turns * len(warps)
     counts["issued"] += times  # type: ignore[assignment]
     if item.atom.startswith("wgmma.mma"):
         row = atom(item.atom)
@@ -164,7 +176,8 @@ def _instruction(program: ThreadProgram, item: Instruction, turns: float, warps:
         for _, _, extent in dims:
             size *= extent
         where = next(o for o in item.operands if hasattr(o, "offset"))
-        counts["bytes"] += times / program.warps * size * BITS[where.buffer.dtype] // 8  # type: ignore[assignment]
+        threads = len(_where(item.mask, warps)) if item.mask is not None else len(warps)  # one of each warp issues it
+        counts["bytes"] += turns * threads * size * BITS[where.buffer.dtype] // 8  # type: ignore[assignment]
     else:
         found = access_of(item)
         if found is not None:
@@ -178,10 +191,10 @@ def _turns(start: ExprLike, stop: ExprLike, step: ExprLike) -> float:
     return 1.0 if low is None or high is None else max(0.0, ceil((high - low) / max(1, by or 1)))
 
 
-def _share(condition: Expr, warps: int) -> float:
-    """Which part of the warps a condition holds for; all, where it speaks of more than the warp."""
-    known = constant_of(condition) if not condition.is_condition else None
-    names = {str(s) for s in symbols_of(condition)}
-    if known is not None or names - {"warp"} or not names:
-        return 1.0
-    return sum(bool(evaluate(condition, {"warp": w})) for w in range(warps)) / warps
+def _of_the_thread(value: ExprLike, known: dict[str, int]) -> bool:
+    return {str(s) for s in symbols_of(as_expr(value))} <= known.keys()
+
+
+def _where(condition: Expr, warps: _Warps) -> _Warps:
+    """The warps whose first thread a condition holds for; all, where it speaks of more than the thread."""
+    return tuple(w for w in warps if not _of_the_thread(condition, w) or evaluate(condition, w))

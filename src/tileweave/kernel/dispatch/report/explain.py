@@ -42,7 +42,7 @@ def explain(kernel: Kernel, arch: str = "sm_90a") -> str:
         target = ", ".join(map(str, choice.op.outs))
         rows.append(f"  {where}  {choice.op.name} {target}: {choice.atom}")
         rows += [f"      {c.name:<12} {'yes' if c.legal else 'no'}: {c.reason}" for c in choice.reasons]
-    rows.append(f"estimate: {estimated(program)}")
+    rows.append(f"estimate: {estimated(kernel, program)}")
     rows.append("accesses of one warp:")
     for text in dict.fromkeys(f"  {str(a.at).rpartition('/')[2]}  {a}" for a in accesses(program)):
         rows.append(text)
