@@ -123,8 +123,10 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
             flops = float(task.out.size * max(0, len(task.reads) - len(node.outputs)))
         elif node.signature is not None:
             flops = node.signature.cost("flops", task.index)
-    stored = fetched + written - (carried if len(machines) == 1 else 0)
-    seconds = _seconds(machines, task.machine, flops, touched + out_bytes, moved, messages, stored)
+    crossing = moved + (carried if len(machines) > 1 else 0)
+    seconds = _seconds(
+        machines, task.machine, flops, touched + out_bytes, crossing, messages, fetched + written - carried
+    )
     costs = Costs(1, flops, moved, fetched, written, seconds)
     return costs, temporary_bytes(step, task, made), out_bytes
 

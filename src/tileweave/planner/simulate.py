@@ -170,14 +170,13 @@ class Rates:
 def roofline(step: Step, load: Load, rates: Rates) -> Floats:
     """The larger of what arithmetic and memory take at the derated rates, what storage takes, and a task's own cost.
 
-    On one machine, arrays in the memory of the process that runs the plan are used where they lie; for several they are
-    charged as if they were stored.
+    Arrays in the memory of the process that runs the plan are no storage: one machine uses them where they lie, to
+    several they travel over the link.
     """
     machines = rates.machines
     compute = np.maximum(load.flops / rates.flops_of(step.tensor.dtype.name), load.touched / rates.bytes) / EFFICIENCY
-    carried = load.carried if len(machines) == 1 else 0
-    stored = (load.read - load.served + load.written - carried) / machines.storage_bytes_per_second
-    if isinstance(step.node, Sink) and len(machines) == 1:  # results in memory are computed where they belong
+    stored = (load.read - load.served + load.written - load.carried) / machines.storage_bytes_per_second
+    if isinstance(step.node, Sink):  # results in memory are computed where they belong
         compute = compute * (load.written > load.carried)
     out: Floats = load.tasks * machines.task_seconds + compute + stored
     return out
@@ -202,7 +201,8 @@ def _timeline(plan: Plan, loads: Sequence[Load], model: CostModel) -> tuple[floa
         ready = np.zeros(count)
         for n in needed[number]:
             ready = np.maximum(ready, done[n].max() if crossing or _waits(step, plan.steps[n]) else done[n])
-        transfer = load.moved / rates.link + load.messages * machines.link_seconds
+        crosses = load.moved + load.carried if count > 1 else load.moved
+        transfer = crosses / rates.link + load.messages * machines.link_seconds
         arrive = np.where(transfer > 0, np.maximum(ready, link_free), ready)
         arrived = arrive + transfer
         for group in groups:

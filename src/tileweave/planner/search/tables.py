@@ -14,7 +14,7 @@ import numpy as np
 
 from tileweave.graph import Graph, Operation, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
-from tileweave.planner.costs import Term, arrival, output_boxes, volume
+from tileweave.planner.costs import Term, arrival, in_files, output_boxes, volume
 from tileweave.planner.count import EFFICIENCY
 from tileweave.planner.loads import Loads, held_at
 from tileweave.planner.machines import Machines
@@ -177,6 +177,7 @@ class Tables:
         )
         held: Any = touched
         stored: Any = 0.0
+        carried: Any = 0.0
         served: Any = 0.0
         moved: Any = np.zeros_like(points)
         messages: Any = np.zeros_like(points)
@@ -189,7 +190,8 @@ class Tables:
                     continue
                 home = self.homes.get(source)
                 if home is None:
-                    stored = stored + arrival(term, region, None).moved
+                    got, filed = arrival(term, region, None), in_files(source)
+                    stored, carried = stored + got.moved * filed, carried + got.moved * (not filed)
                     continue
                 lying = held_at(Tensor(source), home, self.count)
                 lying = replace(lying, boxes=tuple(on_some(boxes, self.at) for boxes in lying.boxes))
@@ -207,7 +209,8 @@ class Tables:
             held = held + size * offer.partial[:, None]
         compute = np.maximum(flops / rates, touched / self.memory_rate) / EFFICIENCY
         busy = (points > 0) * machines.task_seconds * (1 + offer.partial[:, None])
-        transfer = moved / self.link + messages * machines.link_seconds
+        crossing = moved + carried if self.count > 1 else moved
+        transfer = crossing / self.link + messages * machines.link_seconds
         serving = served / min(machines.storage_bytes_per_second, float(self.link.max()))
         seconds = busy + compute + np.maximum(transfer, serving) + stored / machines.storage_bytes_per_second
         found = (seconds.max(-1), moved.max(-1), moved.sum(-1) * self.scale, held.max(-1))
@@ -256,7 +259,17 @@ class Tables:
             source = term.source
             placed = source in self.number if source is not None else False
             home = self.homes.get(source) if source is not None else None
-            out.append((term.dims, term.fixed, term.itemsize, source is None or placed, home, source in self.disks))
+            out.append(
+                (
+                    term.dims,
+                    term.fixed,
+                    term.itemsize,
+                    source is None or placed,
+                    home,
+                    source in self.disks,
+                    in_files(source),
+                )
+            )
         return tuple(out), tensor.shape
 
     # -- a choice
