@@ -46,8 +46,10 @@ def tasks_of_random(seed: int, dtype: str, threads: int) -> int:
             np.testing.assert_allclose(got, expected, rtol=0, atol=8 * bound)
         else:
             np.testing.assert_array_equal(got, expected)
-    done = events[-1]
+    *progress, done = (event for event in events if isinstance(event, Progress | Done))
     assert isinstance(done, Done)
+    assert sum(event.bytes_read for event in progress) == plan.bytes_read
+    assert sum(event.bytes_moved for event in progress) == plan.bytes_moved
     assert all(a <= b for a, b in zip(done.peak_bytes, plan.peak_bytes, strict=True))
     return int(plan.tasks)
 

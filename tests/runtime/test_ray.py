@@ -45,7 +45,10 @@ def test_any_plan_of_any_graph_computes_what_the_graph_means(dtype: str) -> None
         values = random_graph(seed, dtype)
         tensors = [value.tensor for value in values]
         plan = random_plan(g.Graph.of(*tensors), machines(3, memory="1GiB"), np.random.default_rng(seed))
-        results, _ = run(plan)
+        results, events = run(plan)
+        done = [event for event in events if isinstance(event, Progress)]
+        assert sum(event.bytes_read for event in done) == plan.bytes_read
+        assert sum(event.bytes_moved for event in done) == plan.bytes_moved
         for value, got, expected in zip(values, results, g.evaluate(tensors), strict=True):
             bound = 0.0 if expected.dtype.kind == "i" else 8 * float(np.finfo(dtype).eps) * (value.error + 1)
             assert got.dtype == expected.dtype

@@ -61,7 +61,8 @@ def test_a_report_puts_the_run_beside_the_plan(tmp_path: Path) -> None:
     assert all(measured <= planned for measured, planned in zip(report.peak_bytes, plan.peak_bytes, strict=True))
     lines = str(report).splitlines()
     assert lines[0].split() == ["step", "tasks", "planned", "measured", "busy"]
-    assert lines[1].split()[:2] == ["test_misbehaving", "4"] and lines[-1].startswith("peak bytes")
+    assert lines[1].split()[:2] == ["test_misbehaving", "4"] and lines[4].startswith("peak bytes")
+    assert lines[5:] == [f"bytes {what}, planned and measured: {n} {n}" for what, n in (("read", 64), ("moved", 0))]
 
 
 def test_a_table_follows_a_run() -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from typing import Any, cast
 
 import numpy as np
@@ -120,6 +122,40 @@ def values(piece: ReadPiece, dtype: np.dtype[Any]) -> Callable[[Block | None], A
         return array if found is None else found(array)
 
     return take
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a task took from elsewhere, measured on the arrays.
+
+    Args:
+        read: bytes of sources, and of blocks that were spilled.
+        moved: bytes of blocks of other machines; what a broadcast repeats counts once.
+    """
+
+    read: int = 0
+    moved: int = 0
+
+    def counting(self, holds: Held, machine: int, machine_of: Callable[[ReadPiece], int]) -> Held:
+        """The same, counting what is taken.
+
+        Args:
+            holds: what holds a piece.
+            machine: that of the task.
+            machine_of: that of what holds a piece; -1 for a source.
+        """
+
+        def held(piece: ReadPiece) -> Block | None:
+            block, maker = holds(piece), machine if piece.constant else machine_of(piece)
+            if block is not None and (maker < 0 or piece.spilled):
+                self.read += block_bytes(block)
+            if block is not None and maker not in (-1, machine):
+                array = values(piece, np.dtype(bool))(block)
+                moving = (n for n, stride in zip(array.shape, array.strides, strict=True) if stride)
+                self.moved += array.itemsize * prod(moving) * (array.size > 0)
+            return block
+
+        return held
 
 
 def gather(read: Read) -> Gather:

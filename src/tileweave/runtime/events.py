@@ -39,6 +39,8 @@ class Progress:
         start_seconds: when it began, from the start of the run.
         end_seconds: when it was done.
         worker: number of the thread or process that did it.
+        bytes_read: that it took from sources, and from blocks that were spilled.
+        bytes_moved: that it took from blocks of other machines.
     """
 
     step: int
@@ -49,6 +51,8 @@ class Progress:
     start_seconds: float = 0.0
     end_seconds: float = 0.0
     worker: int = 0
+    bytes_read: int = 0
+    bytes_moved: int = 0
 
 
 @dataclass(frozen=True, slots=True)

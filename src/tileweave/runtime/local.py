@@ -22,7 +22,7 @@ import numpy as np
 
 from tileweave import lower
 from tileweave.graph import Operation
-from tileweave.lower.reads import Block, Gather, Held, block_bytes, gather, own, values
+from tileweave.lower.reads import Block, Gather, Held, Taken, block_bytes, gather, own, values
 from tileweave.planner import ReadPiece, Step, Task
 from tileweave.runtime.events import Event, Progress
 from tileweave.runtime.io.scratch import Scratch
@@ -233,18 +233,24 @@ class _Run:
             return self.scratch.read(piece) if piece.spilled and self.scratch else self.blocks[piece.task]
         return self.sources[piece.source](piece.region) if piece.source is not None else None
 
+    def _machine_of(self, piece: ReadPiece) -> int:
+        return self.ready[piece.task].task.machine if piece.task >= 0 else -1
+
     def _do(self, ready: _Ready) -> None:
-        began = time.perf_counter()
+        began, taken = time.perf_counter(), Taken()
         task, step, threads = ready.task, ready.step, max(1, self.threads // ready.width)
+        holds: Held = self._holds
+        if self.notify is not None:
+            holds = taken.counting(holds, task.machine, self._machine_of)
         if ready.sink >= 0:
             whole = self.prepared.hands_over(task)
-            used = store(task, ready.reads[0][1], self._holds, self.destinations[ready.sink], threads, whole)
+            used = store(task, ready.reads[0][1], holds, self.destinations[ready.sink], threads, whole)
             self._hold(task.machine, used)
-            self._finish(task, None, used, began)
+            self._finish(task, None, used, began, taken)
             return
         inputs, used = {}, 0
         for name, gathered in ready.reads:
-            inputs[name], fresh = gathered(self._holds, threads)
+            inputs[name], fresh = gathered(holds, threads)
             used += fresh
         self._hold(task.machine, used)
         node = cast("Operation", step.node)
@@ -253,9 +259,9 @@ class _Run:
         self._hold(task.machine, block_bytes(block))
         if step.spilled and self.scratch is not None:
             self.scratch.put(task.number, block)
-            self._finish(task, None, used + block_bytes(block), began)
+            self._finish(task, None, used + block_bytes(block), began, taken)
         else:
-            self._finish(task, block, used, began)
+            self._finish(task, block, used, began, taken)
 
     def _hold(self, machine: int, size_bytes: int) -> None:
         if size_bytes:
@@ -263,7 +269,7 @@ class _Run:
                 self.held[machine] += size_bytes
                 self.peaks[machine] = max(self.peaks[machine], self.held[machine])
 
-    def _finish(self, task: Task, block: Block | None, used: int, began: float) -> None:
+    def _finish(self, task: Task, block: Block | None, used: int, began: float, taken: Taken) -> None:
         machine, number = task.machine, task.number
         with self.turn:
             self.promised[machine] -= self.need_bytes[number]
@@ -282,11 +288,10 @@ class _Run:
             self.running -= 1
             if self.notify is not None:
                 done, count = self.done_count, len(self.ready)
-                end, worker = (
-                    time.perf_counter() - self.begin,
-                    self.workers.setdefault(threading.get_ident(), len(self.workers)),
-                )
-                self.notify(Progress(task.step, task.shard, machine, done, count, began - self.begin, end, worker))
+                worker = self.workers.setdefault(threading.get_ident(), len(self.workers))
+                span = began - self.begin, time.perf_counter() - self.begin
+                about = task.step, task.shard, machine, done, count
+                self.notify(Progress(*about, *span, worker, taken.read, taken.moved))
             self.turn.notify_all()
 
     def _release(self, number: int) -> None:

@@ -164,6 +164,8 @@ class StepReport:
         planned_seconds: from its first task's start to its last one's end.
         seconds: the same, as measured.
         busy_seconds: of all its tasks together.
+        bytes_read: that its tasks took from sources and from blocks that were spilled, as measured on the arrays.
+        bytes_moved: the same from blocks of other machines.
     """
 
     name: str
@@ -173,6 +175,8 @@ class StepReport:
     busy_seconds: float = 0.0
     first: float = field(default=float("inf"), repr=False)
     last: float = field(default=0.0, repr=False)
+    bytes_read: int = 0
+    bytes_moved: int = 0
 
 
 class Report:
@@ -200,6 +204,8 @@ class Report:
             case Progress():
                 step = self.steps[event.step]
                 step.tasks += 1
+                step.bytes_read += event.bytes_read
+                step.bytes_moved += event.bytes_moved
                 step.busy_seconds += event.end_seconds - event.start_seconds
                 step.first, step.last = min(step.first, event.start_seconds), max(step.last, event.end_seconds)
                 step.seconds = step.last - step.first
@@ -220,6 +226,9 @@ class Report:
         lines = ["  ".join(side(word, width) for side, word, width in line) for line in cells]
         peaks = zip(self._plan.peak_bytes, self.peak_bytes, strict=True)
         lines.append("peak bytes, planned and measured: " + ", ".join(f"{a} {b}" for a, b in peaks))
+        read, moved = (sum(getattr(s, name) for s in self.steps) for name in ("bytes_read", "bytes_moved"))
+        lines.append(f"bytes read, planned and measured: {self._plan.bytes_read} {read}")
+        lines.append(f"bytes moved, planned and measured: {self._plan.bytes_moved} {moved}")
         if self.retries:
             lines.append(f"tasks computed again: {self.retries}")
         return "\n".join(line.rstrip() for line in lines)

@@ -23,7 +23,7 @@ import numpy as np
 
 from tileweave.errors import RunError
 from tileweave.graph import FileTarget, TensorType
-from tileweave.lower.reads import Block, gather
+from tileweave.lower.reads import Block, Taken, gather
 from tileweave.planner import Plan, ReadPiece
 from tileweave.runtime.events import Event, Progress, Retry
 from tileweave.runtime.io import files as io
@@ -36,6 +36,7 @@ from tileweave.runtime.ray.worker import (
     FileRegion,
     KernelFailed,
     Note,
+    Timed,
     WorkerTable,
     alone,
     by_value,
@@ -393,14 +394,15 @@ class _Run:
                 arrays[piece.task] = value if isinstance(value, np.ndarray) else self.ray.get(value)
             return arrays[piece.task]
 
-        began = time.time()
+        began, taken = time.time(), Taken()
+        counted = taken.counting(held, task.machine, unit.machine_of)
         try:
-            used = store(task, gather(task.reads[0]), held, self.destinations[self.prepared.sink(task)])
+            used = store(task, gather(task.reads[0]), counted, self.destinations[self.prepared.sink(task)])
         except Exception as error:
             raise TaskFailed(task) from error
-        self._finish(number, used, [(began, time.time())])
+        self._finish(number, used, [(began, time.time(), taken)])
 
-    def _finish(self, number: int, most: int, times: Sequence[tuple[float, float]], worker: int = 0) -> None:
+    def _finish(self, number: int, most: int, times: Sequence[Timed], worker: int = 0) -> None:
         unit, machine = self.units[number], self.units[number].machine
         self.peaks[machine] = max(self.peaks[machine], self.held[machine] + most)
         self.promised[machine] -= unit.need_bytes
@@ -415,13 +417,14 @@ class _Run:
             if not self.readers[released]:
                 self._free(released)
         self.done[number] = True
-        for task, (began, ended) in zip(unit.tasks, times, strict=True):
+        for task, (began, ended, taken) in zip(unit.tasks, times, strict=True):
             self.tasks_done += 1
             if task.step in self.targets:
                 self.destinations[self.prepared.sink(task)].finished(task.index)
             if self.notify is not None:
-                done, count, start = self.tasks_done, len(self.prepared.tasks), self.begin
-                self.notify(Progress(task.step, task.shard, machine, done, count, began - start, ended - start, worker))
+                about = task.step, task.shard, machine, self.tasks_done, len(self.prepared.tasks)
+                span = began - self.begin, ended - self.begin
+                self.notify(Progress(*about, *span, worker, taken.read, taken.moved))
 
     def _free(self, task: int) -> None:
         machine, size_bytes = self.left.pop(task, (0, 0))

@@ -47,6 +47,7 @@ class Unit:
         tasks: in order; a piece that they read refers, by its `task`, to a block of this unit (numbers below the count
             of tasks) or to an argument (numbers from there on).
         arguments: (task, k): the k-th value that a task gives, 0 being its block; or (-1 - source, region).
+        makers: per argument, the machine that makes it; -1 for a source.
         gives: per task.
         needs: numbers of the units that come before it.
         releases: numbers of the tasks of other units whose blocks it reads.
@@ -57,6 +58,7 @@ class Unit:
 
     tasks: tuple[Task, ...]
     arguments: tuple[tuple[int, Any], ...]
+    makers: tuple[int, ...]
     gives: tuple[Gives, ...]
     needs: tuple[int, ...]
     releases: tuple[int, ...]
@@ -68,6 +70,10 @@ class Unit:
     def machine(self) -> int:
         """Where it runs."""
         return self.tasks[0].machine
+
+    def machine_of(self, piece: ReadPiece) -> int:
+        """The machine that holds a piece of its reads; -1 for a source."""
+        return self.machine if piece.task < len(self.tasks) else self.makers[piece.task - len(self.tasks)]
 
     @property
     def results(self) -> list[tuple[int, int]]:
@@ -179,7 +185,8 @@ def _units(prepared: Prepared, rows: Sequence[Sequence[Task]], stored: frozenset
         waits = waits.union(*(rows_of_step[step] for task in row for step in task.after)) - {number}
         releases = tuple(sorted({where for where, _ in arguments if where >= 0}))
         stores = _by_driver(prepared, row[0], stored)
-        out.append(Unit(made, arguments, gives, tuple(sorted(waits)), releases, need_bytes, out_bytes, stores))
+        makers = tuple(prepared.tasks[where].machine if where >= 0 else -1 for where, _ in arguments)
+        out.append(Unit(made, arguments, makers, gives, tuple(sorted(waits)), releases, need_bytes, out_bytes, stores))
     return tuple(out)
 
 

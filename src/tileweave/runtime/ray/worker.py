@@ -21,7 +21,7 @@ from tileweave import lower
 from tileweave.errors import RunError
 from tileweave.graph import FileData, Hole, Operation, Sink, Source, Tensor, TensorType
 from tileweave.graph.ops.operators import OPERATORS, Operator, operator_of
-from tileweave.lower.reads import Block, Held, block_bytes, gather, own, slices
+from tileweave.lower.reads import Block, Held, Taken, block_bytes, gather, own, slices
 from tileweave.planner import ReadPiece, Step, Task
 from tileweave.runtime.io.files import FileSource
 from tileweave.runtime.io.sinks import Handle, Reopened
@@ -96,6 +96,9 @@ def _table(reference: Any) -> WorkerTable:
     return _TABLES[name]
 
 
+Timed = tuple[float, float, Taken]
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """What a worker says of a unit.
@@ -103,13 +106,13 @@ class Note:
     Args:
         attempts: how often it was started.
         peak_bytes: the most bytes that it held.
-        times: per task, when it began and ended, in seconds since the epoch.
+        times: per task, when it began and ended, in seconds since the epoch, and what it took.
         worker: the process.
     """
 
     attempts: int
     peak_bytes: int
-    times: tuple[tuple[float, float], ...]
+    times: tuple[Timed, ...]
     worker: int
 
 
@@ -140,7 +143,7 @@ def work(references: Sequence[Any], number: int, targets: Targets, *arguments: B
     unit = table.units[number]
     if unit is None:
         raise RunError("worker", f"unit {number} is no work for a worker")
-    times: list[tuple[float, float]] = []
+    times: list[Timed] = []
     out, most = run_unit(unit, table.steps, arguments, table.threads[number], targets, times)
     note = Note(_attempts(), most, tuple(times), os.getpid())
     return (note, *out) if out else note
@@ -152,9 +155,9 @@ def run_unit(
     arguments: Sequence[Block | FileRegion],
     threads: int,
     targets: Targets | None = None,
-    times: list[tuple[float, float]] | None = None,
+    times: list[Timed] | None = None,
 ) -> tuple[list[Any], int]:
-    """(what each task of a unit gives, the most bytes that were held); `times` takes when each began and ended."""
+    """(what each task of a unit gives, the most bytes that were held); `times` takes when each ran, what it took."""
     blocks: list[Block | FileRegion | None] = [*(None for _ in unit.tasks), *arguments]
     out: list[Any] = []
     held = most = 0
@@ -165,20 +168,21 @@ def run_unit(
             return files.read(block) if isinstance(block, FileRegion) else block
 
         for k, (task, gives) in enumerate(zip(unit.tasks, unit.gives, strict=True)):
-            step, began = steps[task.step], time.time()
+            step, began, taken = steps[task.step], time.time(), Taken()
+            counted = taken.counting(holds, unit.machine, unit.machine_of)
             try:
                 if isinstance(step.node, Sink):
                     destination = Reopened((targets or {})[task.step])
-                    most = max(most, held + store(task, gather(task.reads[0]), holds, destination, threads))
+                    most = max(most, held + store(task, gather(task.reads[0]), counted, destination, threads))
                     block: Block = np.empty(0)
                 else:
-                    block, used = _compute(task, step, holds, threads)
+                    block, used = _compute(task, step, counted, threads)
                     held += block_bytes(block)
                     most = max(most, held + used)
             except Exception as error:
                 raise KernelFailed(task.number, _sendable(error)) from error
             if times is not None:
-                times.append((began, time.time()))
+                times.append((began, time.time(), taken))
             blocks[k] = block
             out += [block] if gives.whole else []
             out += [_given(block, step, task, output, region) for output, region in gives.parts]
