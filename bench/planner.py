@@ -1,9 +1,10 @@
-"""Planning: seconds for a million shards, trials of the search, long graphs, large products in little memory."""
+"""Planning, in processor seconds: a million shards, trials, long graphs, large products in little memory."""
 
 import json
 import random
 import time
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from tileweave.planner.search.make import problem_of, tables_of
 from tileweave.planner.search.pareto import Pareto
 from tileweave.planner.steps import steps_of
 from tileweave.runtime.probe import probe
+from tileweave.runtime.trace import Report
 
 
 def decide(operation, stage):
@@ -37,12 +39,12 @@ def product(n):
     return g.Graph.of(g.matmul(a, b))
 
 
-def timed(function, repeats=3):
+def timed(function, repeats=3, clock=time.process_time):
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = clock()
         value = function()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return value, min(times)
 
 
@@ -155,24 +157,60 @@ def random_products(cases=100, seed=7):
     row("products of random shapes", cases=cases, within_1_percent=within, median=np.median(ratios), most=max(ratios))
 
 
-def predicted():
-    """Seconds of runs in this process beside those that plans for it, measured by the probe, predict."""
-    here, rng = probe(seconds=4.0), np.random.default_rng(0)
-    x, w = (rng.standard_normal((2048, 2048)).astype(np.float32) for _ in range(2))
-    tall = rng.standard_normal((1 << 14, 1 << 10)).astype(np.float32)
-    cases = {
-        "product 2048^2": tw.source(x) @ tw.source(w),
-        "product 512^2": tw.source(x[:512, :512].copy()) @ tw.source(w[:512, :512].copy()),
-        "MLP of two layers": tw.relu(tw.source(x) @ tw.source(w)) @ tw.source(w),
-        "chain of 64 MiB": tw.exp(tw.source(tall)) * 2.0 + 1.0,
-        "softmax of 64 MiB": tw.softmax(tw.source(tall)),
-        "column sums of 64 MiB": tw.sum(tw.source(tall), 0),
-    }
-    for name, tensor in cases.items():
-        plan = tw.plan(tensor, here)
-        tw.run(plan)
-        _, seconds = timed(lambda plan=plan: tw.run(plan), 10)
-        row(f"predicted: {name}", predicted=plan.seconds, measured=seconds, ratio=plan.seconds / seconds)
+def drawn(seed, cases=12):
+    """(name, tensor) of programs on arrays in memory: products, chains, softmaxes, sums, perceptrons, transposes."""
+    chance, rng = random.Random(seed), np.random.default_rng(seed)
+
+    def array(m, n):
+        return tw.source(rng.standard_normal((m, n), dtype=np.float32))
+
+    for number in range(cases):
+        m, n, k = (chance.choice([512, 1024, 1536, 2048]) for _ in range(3))
+        x, kind = array(m, k), number % 6
+        if kind == 0:
+            yield f"product {m} x {n} x {k}", x @ array(k, n)
+        elif kind == 1:
+            yield f"chain {4 * m} x {k}", tw.exp(array(4 * m, k) * 0.5) + 1.0
+        elif kind == 2:
+            yield f"softmax {4 * m} x {k}", tw.softmax(array(4 * m, k))
+        elif kind == 3:
+            axis = chance.randrange(2)
+            yield f"sum {4 * m} x {k}, axis {axis}", tw.sum(array(4 * m, k), axis)
+        elif kind == 4:
+            for width in (k, n, n):
+                x = tw.relu(x @ array(x.shape[1], width))
+            yield f"perceptron of three layers {m} x {k} x {n}", x
+        else:
+            yield f"x + transposed y {n} x {n}", array(n, n) + tw.transpose(array(n, n))
+
+
+def predicted(runtime="local", seed=0):
+    """Bytes and seconds that plans predict for the machines that the probe measures, beside those of runs."""
+    if runtime == "ray":
+        from tileweave.runtime.ray.session import connect
+
+        connect(2)
+        used = probe("auto", seconds=4.0)
+        one = used.machines[0]
+        half = replace(
+            one, cores=1, flops_per_second=one.flops_per_second / 2, bytes_per_second=one.bytes_per_second / 2
+        )
+        used = replace(used, machines=tuple(replace(half, name=f"half{k}") for k in range(2)))
+    else:
+        used = probe(seconds=4.0)
+    ratios = []
+    for name, tensor in drawn(seed):
+        plan = tw.plan(tensor, used)
+        report = Report(plan)
+        tw.run(plan, runtime=runtime, listeners=[report])
+        _, seconds = timed(lambda plan=plan: tw.run(plan, runtime=runtime), 7, time.perf_counter)
+        ratios.append(plan.seconds / seconds)
+        figures = {"predicted_ms": 1e3 * plan.seconds, "measured_ms": 1e3 * seconds, "ratio": ratios[-1]}
+        for what in ("bytes_read", "bytes_moved"):
+            figures |= {f"{what}_predicted": getattr(plan, what)}
+            figures |= {f"{what}_measured": sum(getattr(step, what) for step in report.steps)}
+        row(f"predicted, {runtime}: {name}", **figures)
+    row(f"predicted, {runtime}", least=min(ratios), median=np.median(ratios), most=max(ratios))
 
 
 if __name__ == "__main__":
@@ -184,3 +222,4 @@ if __name__ == "__main__":
     by_hand()
     random_products()
     predicted()
+    predicted("ray")

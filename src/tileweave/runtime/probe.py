@@ -168,7 +168,7 @@ def _cluster(address: str | None, folder: str | None, seconds: float) -> Machine
 
     hosts = [answer(on(node, _host, folder, seconds)) for node in nodes]  # one after the other: nodes may share a host
     ends = (nodes[0], nodes[-1])
-    link = answer(on(ends[0], _put_seconds)) + answer(
+    link = answer(on(ends[0], _put_seconds, seconds / 4)) + answer(
         on(ends[1], _arrival_seconds, [on(ends[0], _payload, BYTES // 8)])
     )
     latency = answer(on(ends[1], _arrival_seconds, [on(ends[0], _payload, 1)]))
@@ -197,12 +197,12 @@ def _payload(size: int) -> np.ndarray[Any, Any]:
     return np.ones(size)
 
 
-def _put_seconds() -> float:
+def _put_seconds(seconds: float) -> float:
     """How long what a node made takes to be where others can fetch it."""
     import ray
 
     data = _payload(BYTES // 8)
-    return _best(lambda: ray.put(data), 0.2)
+    return _best(lambda: ray.put(data), seconds)
 
 
 def _arrival_seconds(held: list[Any]) -> float:

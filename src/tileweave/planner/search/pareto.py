@@ -247,7 +247,20 @@ def _alike(search: Pareto, parent: Chosen, chance: random.Random) -> Chosen:
 
 def _settled(search: Pareto, parent: Chosen, chance: random.Random) -> Chosen:
     """The fastest candidate for one node, given its neighbours."""
+    return _fastest(search, parent, chance.randrange(len(parent)))
+
+
+def _followed(search: Pareto, parent: Chosen, chance: random.Random) -> Chosen:
+    """Another candidate for one node, and then the fastest for each of its neighbours: they leave a valley together."""
     k = chance.randrange(len(parent))
+    child = (*parent[:k], chance.randrange(search.counts[k]), *parent[k + 1 :])
+    into, out = search.tables.into[k], search.tables.out[k]
+    for near in (*(edge.maker for edge in into), *(edge.reader for edge in out)):
+        child = _fastest(search, child, near)
+    return child
+
+
+def _fastest(search: Pareto, parent: Chosen, k: int) -> Chosen:
     tables = search.tables
     total = tables.alone[k].seconds.copy()
     for edge in tables.into[k]:
@@ -273,6 +286,7 @@ for _rule in (
     Mutator("one", _one),
     Mutator("alike", _alike),
     Mutator("settled", _settled, prior=2.0),
+    Mutator("followed", _followed, lambda tables: bool(tables.edges)),
     Mutator("crossed", _crossed, lambda tables: len(tables.nodes) > 1),
     Mutator("mixed", _mixed, lambda tables: len(tables.nodes) > 1),
 ):
