@@ -1,6 +1,6 @@
 import pytest
 
-from tileweave.errors import PlanError
+from tileweave.errors import DtypeError, PlanError
 from tileweave.planner import machines
 from tileweave.planner.machines import bytes_from, size_text
 
@@ -46,13 +46,14 @@ def test_a_toml_file_describes_machines(tmp_path):
         ("[link]\nbytes_per_second = -1\n[[machine]]", "bytes_per_second is -1"),
         ("[[machine]]\nname='a'\n[[machine]]\nname='a'", "share a name"),
         ("[[level]]\nname='n'\ncount=100000000000\nbytes_per_second=1e9", "100000000000 machines"),
+        ("[[machine]]\nflops = { float99 = 1e9 }", "'float99' is not an element type"),
         ("[[machine]]\ncount=65536\n[[machine]]", "65537 machines"),
     ],
 )
 def test_a_file_that_describes_no_machines_is_refused(tmp_path, text, problem):
     path = tmp_path / "m.toml"
     path.write_text(text)
-    with pytest.raises(PlanError, match=problem):
+    with pytest.raises((PlanError, DtypeError), match=problem):
         machines(path)
 
 

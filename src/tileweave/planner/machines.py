@@ -61,6 +61,7 @@ from typing import Any, Literal
 
 from tileweave.backends.base import OfDevice, backend
 from tileweave.errors import BackendError, PlanError
+from tileweave.graph.ir.dtypes import element_type
 
 MOST_MACHINES = 1 << 16
 """Planning holds arrays over machines; beyond this many it would take minutes."""
@@ -471,7 +472,8 @@ def _machine(where: str, values: dict[str, Any]) -> Machine:
     for name, value in [*values.items(), *flops.items()]:
         if name not in ("name", "gpu"):
             _positive(where, name, value)
-    return Machine(memory_bytes=memory_bytes, flops=tuple(sorted(flops.items())), **values)
+    rates = sorted((element_type(f"{where} flops", name).name, rate) for name, rate in flops.items())
+    return Machine(memory_bytes=memory_bytes, flops=tuple(rates), **values)
 
 
 def _level(where: str, row: dict[str, Any]) -> Level:
