@@ -10,12 +10,13 @@ peer's threads spin for milliseconds after a call, and would take a core from wh
 
 `--compile` compares modules with torch.compile as well (minutes). `--cold` measures what a process pays at first,
 instead of calls: load, plan and first run with an empty cache of compiled code, then in a second process with that
-cache, beside the peer's session and first run.
+cache, beside the peer's session and first run; and what a symbolic model pays for widths that it has not met.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -180,8 +181,36 @@ def cold_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 "seconds": {"empty cache": first["seconds"], "second process": second["seconds"]},
                 "peer": first["peer"],
                 "peer_seconds": second["peer_seconds"],
+                "load": round(os.getloadavg()[0], 1),
                 "date": first["date"],
             }
+
+
+def extent_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """New extents of a symbolic model: CPU milliseconds of reading it, of binding the plan, of the first run's code."""
+    name = "ppocr recogniser"
+    package, pattern, _ = ONNX[name]
+    spec = find_spec(package)
+    if options.only not in name or spec is None or spec.origin is None:
+        return
+    path = sorted(Path(spec.origin).parent.rglob(pattern))[-1]
+    model: Any = tw.load(path, bind={"x": (tw.dim("batch", 1, 8), 3, 48, tw.dim("width", 32, 640))})
+    plan, times = model.plan(), dict[str, list[float]]()
+    for width in range(320, 480, 16):
+        array = np.random.default_rng(0).random((1, 3, 48, width)).astype(np.float32)
+        steps: dict[str, Callable[[], Any]] = {
+            "read": lambda w=width: model.at(batch=1, width=w),
+            "bind": lambda a=array: plan.bound({"x": a}),
+            "first run": lambda a=array: tw.run(plan, bind={"x": a}, threads=1),
+            "second run": lambda a=array: tw.run(plan, bind={"x": a}, threads=1),
+        }
+        for step, call in steps.items():
+            start = time.process_time()
+            call()
+            times.setdefault(step, []).append(1e3 * (time.process_time() - start))
+    medians = {step: round(statistics.median(found[1:]), 1) for step, found in times.items()}
+    load = round(os.getloadavg()[0], 1)
+    yield {"model": name, "new extents, CPU ms": medians, "load": load, "date": time.strftime("%Y-%m-%d")}
 
 
 def main() -> int:
@@ -194,7 +223,7 @@ def main() -> int:
     parser.add_argument("--compile", action="store_true", help="torch.compile as well")
     parser.add_argument("--cold", action="store_true", help="what a process pays at first, instead of calls")
     options = parser.parse_args()
-    for made in cold_rows(options) if options.cold else ():
+    for made in itertools.chain(cold_rows(options), extent_rows(options)) if options.cold else ():
         print(json.dumps(made), flush=True)
     for rows, needs in ((onnx_rows, "onnxruntime"), (torch_rows, "torch")) if not options.cold else ():
         if find_spec(needs) is None:
