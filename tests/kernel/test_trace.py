@@ -256,6 +256,11 @@ def registers_of_others(k, x, y):
             warp.store(y[0], a)
 
 
+def too_large(k, x, y):
+    with k.cta(threads=32) as cta:
+        cta.zeros((1 << 20, 257))
+
+
 def bad_dtype(k, x, y):
     with k.cta(threads=32) as cta:
         cta.store(y[0], cta.cast(cta.load(x[0]), "f31"))
@@ -276,6 +281,7 @@ def bad_dtype(k, x, y):
         (bad_registers, "multiple of 8"),
         (element_as_index, "no index"),
         (registers_of_others, "is held by cta"),
+        (too_large, "values have at most 268435456"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(body, word):

@@ -36,6 +36,7 @@ from tileweave.kernel.ir.values import SPACES, Line, Region, Scalar, Scope, Tens
 
 SHARED_BYTES = 232_448
 """Shared memory that a block may have, at most (sm_90, sm_100); dispatch knows the target's own limit."""
+VALUE_ELEMENTS = 1 << 28  # of one value: a row that long is still worked through in parts
 TENSOR_LANES, TENSOR_COLUMNS = (64, 128), 512
 TENSOR_TYPES = ("f32", "f16", "bf16")
 """Tensor memory of a block (sm_100a): lanes, and columns of 32 bits."""
@@ -248,6 +249,8 @@ def _tensor(tensor: Tensor) -> Iterator[str]:
         others = [axis for axis in tensor.layout.axes if axis not in known and tensor.layout.axes != ("m",)]
         if others:
             yield f"{tensor} lies on {', '.join(others)}; {tensor.space} has {', '.join(known)}"
+    if tensor.space == "register" and tensor.size > VALUE_ELEMENTS:
+        yield f"{tensor} has {tensor.size} elements, values have at most {VALUE_ELEMENTS}"
     if tensor.swizzle is not None and tensor.space != "shared":
         yield f"{tensor} is swizzled outside shared memory"
 
