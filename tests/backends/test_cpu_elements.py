@@ -41,6 +41,7 @@ from tileweave.teir.ir.text import show
 
 FLOATS = [name for name in DTYPES if is_float(name)]
 FUNCTIONS = ("Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Erf", "Gelu")
+ROUNDED = ("Floor", "Ceil", "Trunc", "Rint")
 
 
 def compiled(name: str, *inputs: np.ndarray, out: np.ndarray, **how) -> np.ndarray:
@@ -197,7 +198,7 @@ def one_operation(seed: int) -> None:
         inputs = [x]
     else:
         name = str(rng.choice([*UNARY, *BINARY, *IN_PLACE]))
-        if name in (*FUNCTIONS, "Div") and not is_float(dtype):
+        if name in (*FUNCTIONS, *ROUNDED, "Div") and not is_float(dtype):
             dtype = "FP32"
         target = str(rng.choice(sorted(DTYPES))) if name == "Cast" else dtype
         inputs, terms = [], []

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 from arrays import DTYPES, same, values
@@ -234,3 +235,29 @@ def test_erf_is_exact_to_three_units_of_the_last_place():
 )
 def test_generators_rounding_and_logic(made, expected):
     same(tw.verify(tw.Graph.of(made())).sinks[0].tensor, expected(), rtol=1e-13)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_places_of_the_best_are_those_of_a_stable_sort(seed: int) -> None:
+    """Ties, NaN, infinities and narrow floats, along any dimension, few and many of all."""
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in rng.integers(1, 40, int(rng.integers(1, 4))))
+    axis, largest = int(rng.integers(len(shape))), bool(rng.random() < 0.5)
+    n, count = shape[axis], int(rng.integers(0, shape[axis] + 1)) // int(rng.choice([1, 5]))
+    names = ("float32", "float64", "float16", ml_dtypes.bfloat16, "int32", "int8", "uint8")
+    kind = np.dtype(names[int(rng.integers(len(names)))])
+    drawn = rng.integers(-5, 6, shape) if rng.random() < 0.5 else rng.standard_normal(shape) * 50
+    x = drawn.astype(np.int64).astype(kind) if kind.kind in "iu" else drawn.astype(kind)
+    if kind.kind not in "iu" and rng.random() < 0.5:
+        x[rng.random(shape) < 0.2] = rng.choice([np.nan, np.inf, -np.inf, -0.0])
+    wide = x.astype(np.float64)
+    order = np.argsort(wide, axis, kind="stable")
+    if largest:
+        order = n - 1 - np.flip(np.argsort(np.flip(wide, axis), axis, kind="stable"), axis)
+    values, places = tw.top_k(x, count, axis, largest=largest)
+    np.testing.assert_array_equal(np.asarray(places), np.take(order, range(count), axis))
+    sorted_values = np.take_along_axis(wide, order, axis)
+    np.testing.assert_array_equal(np.asarray(values).astype("f8"), np.take(sorted_values, range(count), axis))
+    np.testing.assert_array_equal(np.asarray(tw.sort(x, axis, descending=largest)).astype("f8"), sorted_values)
+    np.testing.assert_array_equal(np.asarray(tw.argmax(x, axis)), np.argmax(wide, axis))
+    np.testing.assert_array_equal(np.asarray(tw.argmin(x, axis)), np.argmin(wide, axis))

@@ -42,12 +42,17 @@ from tileweave.teir.ir.extensions import BINARY, IN_PLACE, NEUTRAL, REDUCTIONS, 
 
 FLOATS = [name for name in DTYPES if is_float(name)]
 INTEGERS = [name for name in DTYPES if not is_float(name)]
-FLOATING = ("Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Erf", "Gelu", "Div")
+FLOATING = ("Floor", "Ceil", "Trunc", "Rint", "Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Erf", "Gelu", "Div")
 
 # each function once more, written differently and in FP64
 DEFINITIONS = {
     "Neg": np.negative,
     "Abs": np.absolute,
+    "Sign": lambda x: 1.0 * (x > 0) - (x < 0),
+    "Floor": lambda x: x // 1,
+    "Ceil": lambda x: -(-x // 1),
+    "Trunc": lambda x: x - np.fmod(x, 1),
+    "Rint": lambda x: np.where(np.abs(x - x // 1 - 0.5) == 0, 2 * ((x / 2 + 0.25) // 1), (x + 0.5) // 1),
     "Exp": lambda x: np.power(math.e, x),
     "Log": lambda x: np.log2(x) * math.log(2),
     "Sqrt": lambda x: np.power(x, 0.5),

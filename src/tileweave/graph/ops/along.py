@@ -17,6 +17,7 @@ import numpy as np
 
 from tileweave.errors import GraphError
 from tileweave.graph.ir.assemble import pad
+from tileweave.graph.ir.dtypes import is_narrow
 from tileweave.graph.ir.forms import Form, axis_form
 from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
 from tileweave.graph.ir.select import dimension, flip, full, slice_, squeeze, unsqueeze
@@ -137,19 +138,49 @@ register(Operator("cumprod", _running_block(np.multiply), _AXIS, _cumprod_gradie
 def _sort_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     x, dim = inputs["x"], operation.parameter("axis")
     if "indices" not in operation.output_types:
-        values = np.sort(x, dim)
+        values = np.sort(_compared(x), dim).astype(x.dtype, copy=False)
         return {"values": np.flip(values, dim) if operation.parameter("descending") else values}
-    if operation.parameter("descending"):  # equal elements stay in order
-        order = x.shape[dim] - 1 - np.flip(np.argsort(np.flip(x, dim), dim, "stable"), dim)
-    else:
-        order = np.argsort(x, dim, "stable")
+    order = _first_places(x, dim, operation.output_types["indices"].shape[dim], operation.parameter("descending"))
     return {"values": np.take_along_axis(x, order, dim), "indices": order.astype(np.int64, copy=False)}
+
+
+def _compared(x: Array) -> Array:
+    """The same values in a type that NumPy compares fast, and with NaN as the greatest."""
+    return x.astype(np.float32) if is_narrow(x.dtype) or x.dtype == np.float16 else x
+
+
+def _order(x: Array, dim: int, descending: bool) -> Array:
+    """The places that sort; equal elements stay in order."""
+    if descending:
+        return np.asarray(x.shape[dim] - 1 - np.flip(np.argsort(np.flip(x, dim), dim, "stable"), dim))
+    return np.argsort(x, dim, "stable")
+
+
+def _first_places(x: Array, dim: int, count: int, descending: bool) -> Array:
+    """The first so many places of `_order`: only what stands before the last of them is sorted."""
+    keys = np.moveaxis(_compared(x), dim, -1)
+    total = keys.shape[-1]
+    if not 0 < 4 * count <= total:
+        return np.moveaxis(_order(keys, -1, descending)[..., :count], -1, dim)
+    rows = keys.reshape(-1, total)
+    at = total - count if descending else count - 1
+    best = np.partition(rows, at, -1)[:, at:]
+    edge = best[:, :1]
+    taken = rows >= edge if descending else rows <= edge
+    # else some equals of the last one stay behind, or NaN is among the greatest
+    clear = (np.count_nonzero(taken, -1) == count) & ~(descending & (best != best).any(-1))
+    order = np.empty((len(rows), count), np.int64)
+    chosen = np.nonzero(taken if clear.all() else taken[clear])[1].reshape(-1, count)
+    picked = np.take_along_axis(rows if clear.all() else rows[clear], chosen, -1)
+    order[clear] = np.take_along_axis(chosen, _order(picked, -1, descending), -1)
+    order[~clear] = _order(rows[~clear], -1, descending)[:, :count]
+    return np.moveaxis(order.reshape(*keys.shape[:-1], count), -1, dim)
 
 
 def _sort_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
     x, dim = operation.input("x"), operation.parameter("axis")
     zeros = FUNCTIONS["zeros"](x.shape, dy.dtype)
-    places = _sorted("sort(x, axis)", x, dim, operation.parameter("descending"))[1]
+    places = _sorted("sort(x, axis)", x, dim, operation.parameter("descending"), y.shape[dim])[1]
     return {"x": FUNCTIONS["scatter"](zeros, places, dy, dim, reduction="add")}
 
 
@@ -160,10 +191,13 @@ def _truth(node: object, value: object) -> str:
 register(Operator("sort", _sort_block, Form(("x",), {"axis": axis_form, "descending": _truth}), _sort_gradient))
 
 
-def _sorted(where: str, x: Any, axis: int, descending: bool) -> tuple[Tensor, Tensor]:
+def _sorted(where: str, x: Any, axis: int, descending: bool, count: int | None = None) -> tuple[Tensor, Tensor]:
     x = as_tensor(x, where)
     dim = dimension(where, x, axis)
-    outputs = (("values", x.type), ("indices", TensorType(x.shape, np.dtype(np.int64))))
+    shape = tuple(count if k == dim and count is not None else n for k, n in enumerate(x.shape))
+    outputs = tuple(
+        (name, TensorType(shape, kind)) for name, kind in (("values", x.dtype), ("indices", np.dtype("i8")))
+    )
     operation = along("sort", x, dim, outputs, ("descending", bool(descending)))
     return Tensor(operation, "values"), Tensor(operation, "indices")
 
@@ -196,9 +230,7 @@ def top_k(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> tuple[Tens
     dim = dimension(where, x, axis)
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 0 <= k <= x.shape[dim]:
         raise GraphError(where, f"k is {k!r}", inputs={"x": x.type}, legal=f"0..{x.shape[dim]}")
-    found = _sorted(where, x, dim, largest)
-    first = x.type.box.with_range(dim, 0, int(k))
-    return slice_(found[0], first), slice_(found[1], first)
+    return _sorted(where, x, dim, largest, int(k))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

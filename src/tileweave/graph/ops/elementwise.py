@@ -256,7 +256,7 @@ def _of(ufunc: np.ufunc, gradient: Any = None, lowering: str = "", name: str = "
 
 negative: Call = _of(np.negative, lambda x, y, dy: [negative(dy)], "Neg")
 absolute: Call = _of(np.absolute, lambda x, y, dy: [multiply(dy, sign(x))], "Abs")
-sign: Call = _of(np.sign, flat)
+sign: Call = _of(np.sign, flat, "Sign")
 exp: Call = _of(np.exp, lambda x, y, dy: [multiply(dy, y)], "Exp")
 log: Call = _of(np.log, lambda x, y, dy: [divide(dy, x)], "Log")
 sqrt: Call = _of(np.sqrt, lambda x, y, dy: [divide(dy, multiply(2.0, y))], "Sqrt")

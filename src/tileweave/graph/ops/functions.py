@@ -37,18 +37,18 @@ from tileweave.graph.ops.elementwise import (
 from tileweave.graph.ops.operators import Array
 
 
-def _of(ufunc: np.ufunc, gradient: Any = None) -> Call:
-    return elementwise_operator(ufunc.__name__, ufunc, gradient=gradient)
+def _of(ufunc: np.ufunc, gradient: Any = None, lowering: str = "") -> Call:
+    return elementwise_operator(ufunc.__name__, ufunc, gradient=gradient, lowering=lowering)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # rounding, tests, logic, bits
 
 
-floor: Call = _of(np.floor, flat)
-ceil: Call = _of(np.ceil, flat)
-trunc: Call = _of(np.trunc, flat)
-rint: Call = _of(np.rint, flat)
+floor: Call = _of(np.floor, flat, "Floor")
+ceil: Call = _of(np.ceil, flat, "Ceil")
+trunc: Call = _of(np.trunc, flat, "Trunc")
+rint: Call = _of(np.rint, flat, "Rint")
 isnan: Call = _of(np.isnan)
 isinf: Call = _of(np.isinf)
 isfinite: Call = _of(np.isfinite)

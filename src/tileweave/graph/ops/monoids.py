@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.graph.ir.dtypes import bounds
+from tileweave.graph.ir.dtypes import bounds, is_narrow
 
 Array = np.ndarray[Any, Any]
 State = tuple[Any, ...]
@@ -98,8 +98,14 @@ class TupleMonoid:
 
 def _lift_place(name: str) -> Callable[[Any, Any, int, int], State]:
     def lift(m: Any, x: Any, dim: int, first: int) -> State:
-        value, place = (m.max, m.argmax) if name == "argmax" else (m.min, m.argmin)
-        return value(x, dim), m.add(place(x, dim), first)
+        if m is not np:
+            value, place = (m.max, m.argmax) if name == "argmax" else (m.min, m.argmin)
+            return value(x, dim), m.add(place(x, dim), first)
+        wide = (
+            x.astype(np.float32) if is_narrow(x.dtype) or x.dtype == np.float16 else x
+        )  # NumPy has no vectors of them
+        found = (np.argmax if name == "argmax" else np.argmin)(wide, dim)
+        return np.take_along_axis(x, np.expand_dims(found, dim), dim).squeeze(dim), found + first
 
     return lift
 

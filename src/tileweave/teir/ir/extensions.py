@@ -169,6 +169,11 @@ def _elementwise(name: str, inputs: int, meaning: str, function: Function, fits:
 UNARY: tuple[str, ...] = (
     _elementwise("Neg", 1, "out = -in0", np.negative, _same),
     _elementwise("Abs", 1, "out = |in0|", np.absolute, _same),
+    _elementwise("Sign", 1, "out = 1, 0 or -1 as in0 is above, at or below 0; NaN kept", np.sign, _same),
+    _elementwise("Floor", 1, "out = the greatest whole number up to in0", np.floor, _floating),
+    _elementwise("Ceil", 1, "out = the least whole number from in0", np.ceil, _floating),
+    _elementwise("Trunc", 1, "out = in0 without its fraction", np.trunc, _floating),
+    _elementwise("Rint", 1, "out = the nearest whole number, of two the even one", np.rint, _floating),
     _elementwise("Exp", 1, "out = exp(in0)", np.exp, _floating),
     _elementwise("Log", 1, "out = log(in0), natural", np.log, _floating),
     _elementwise("Sqrt", 1, "out = sqrt(in0)", np.sqrt, _floating),

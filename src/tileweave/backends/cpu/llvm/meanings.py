@@ -27,6 +27,7 @@ _FUNCTIONS: dict[str, Callable[[Floats, str], str]] = {
     "Erf": functions.erf,
     "Gelu": functions.gelu,
 }
+_ROUNDED = frozenset(("Floor", "Ceil", "Trunc", "Rint"))
 _ARITHMETIC = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Bias": "add", "Scale": "mul"}
 _COMPARISONS = {
     "Less": ("olt", "slt"),
@@ -37,6 +38,7 @@ _COMPARISONS = {
     "NotEqual": ("une", "ne"),
 }
 """Comparison -> LLVM's, of floating point and of integers."""
+_SIGNED = "Neg", "Abs", "Sign"
 _FILLS = {"Zero": 0, "One": 1, "Lowest": float("-inf"), "Highest": float("inf")}
 
 CHEAP = frozenset(("Zero", "One", "Lowest", "Highest", "Fill", "Copy", "ReLU"))
@@ -44,7 +46,7 @@ CHEAP = frozenset(("Zero", "One", "Lowest", "Highest", "Fill", "Copy", "ReLU"))
 HEAVY = frozenset(_FUNCTIONS)
 """Operations of dozens of instructions per vector."""
 KNOWN = frozenset(
-    (*CHEAP, *_FUNCTIONS, *_ARITHMETIC, *_COMPARISONS, *MONOIDS, "Select", "Cast", "Neg", "Abs", "Max", "Min")
+    (*CHEAP, *_FUNCTIONS, *_ROUNDED, *_ARITHMETIC, *_COMPARISONS, *MONOIDS, *_SIGNED, "Select", "Cast", "Max", "Min")
 )
 """Operations that there is code for."""
 
@@ -123,7 +125,9 @@ class Registers:
         values = [self.convert(x, e, wide) for x, e in inputs]
         if kind in _FUNCTIONS:
             result = _FUNCTIONS[kind](self.floats(wide), values[0])
-        elif kind in ("Neg", "Abs"):
+        elif kind in _ROUNDED:
+            result = self.intrinsic(kind.lower(), values[0], wide)
+        elif kind in _SIGNED:
             result = self.signed(kind, values[0], wide)
         elif kind in ("Max", "Min"):
             result = self.extreme(kind == "Max", values[0], values[1], wide)
@@ -147,8 +151,15 @@ class Registers:
         return self.f.value(f"{'f' if wide.floating else ''}{operation} {vector(wide.memory, self.lanes)} {a}, {b}")
 
     def signed(self, kind: str, a: str, wide: Element) -> str:
-        """``-a`` or ``|a|``: of floating point the sign bit alone; the least integer stays what it is."""
+        """``-a``, ``|a|``: of floating point the sign bit alone; the least integer stays what it is. Or -1, 0, 1."""
         full = vector(wide.memory, self.lanes)
+        if kind == "Sign":
+            result = a
+            for sign, (of_floats, of_integers) in ((1, ("ogt", "sgt")), (-1, ("olt", "slt"))):
+                compare = f"fcmp {of_floats}" if wide.floating else f"icmp {of_integers}"
+                chosen = self.f.value(f"{compare} {full} {a}, {zero(wide, self.lanes)}")
+                result = self.select(chosen, self.fill(sign, wide), result, full)
+            return self.arithmetic("add", result, zero(wide, self.lanes), wide)  # of -0 it is 0
         if not wide.floating:
             negative = self.f.value(f"sub {full} {zero(wide, self.lanes)}, {a}")
             if kind == "Neg":
@@ -156,7 +167,11 @@ class Registers:
             return self.select(self.f.value(f"icmp slt {full} {a}, {zero(wide, self.lanes)}"), negative, a, full)
         if kind == "Neg":
             return self.f.value(f"fneg {full} {a}")
-        name = f"llvm.fabs.{suffix(wide.memory, self.lanes)}"
+        return self.intrinsic("fabs", a, wide)
+
+    def intrinsic(self, name: str, a: str, wide: Element) -> str:
+        """LLVM's own function of one number."""
+        full, name = vector(wide.memory, self.lanes), f"llvm.{name}.{suffix(wide.memory, self.lanes)}"
         self.f.module.declare(name, f"{full} {{}}({full})")
         return self.f.value(f"call {full} @{name}({full} {a})")
 
