@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -415,7 +416,7 @@ class TemplateFilling:
             places = [scope.lines for scope in self.scopes]
             assign_operations(self.where, ready, levels, places, bases, self.taken, constants=self._constants())
             return
-        chosen = set(shared_parts(ready)) | self._invariants(ready, levels)
+        chosen = set(shared_parts(ready)) | self._invariants(ready, levels) | self._repeated()
         homes: dict[Expr, list[Expr]] = {}
         for kept, base in bases.items():
             homes.setdefault(base, []).append(kept)
@@ -440,6 +441,17 @@ class TemplateFilling:
         masks = [self.shown.get((use.name, "mask")) for use in self.uses if use.kind == "mask"]
         bare = any(mask is None or mask.op == "true" for mask in masks)
         return (*loops, *extents, *([True] if bare else []))
+
+    def _repeated(self) -> set[Expr]:
+        """What stands at several places of the text."""
+        places: Counter[Expr] = Counter()
+        for use in self.uses:
+            offset, mask = (self.shown.get((use.name, kind)) for kind in ("offset", "mask"))
+            if use.kind in ("offset", "load", "store", "choice") and offset is not None:
+                places[offset] += 1
+            if use.kind in ("mask", "guard", "load", "store", "choice") and mask is not None:
+                places[mask] += 1
+        return {node for node, count in places.items() if count > 1 and node.parts}
 
     def _invariants(self, ready: Printable, levels: Mapping[Expr, int]) -> set[Expr]:
         """The greatest parts of what stands in a loop that the loop does not change."""
