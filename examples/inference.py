@@ -14,7 +14,7 @@ import zarr
 from sklearn.datasets import load_digits
 
 import tileweave as tw
-from tileweave.runtime.trace import Report, Trace
+from tileweave.runtime.trace import RunReport, Trace
 
 IMAGES, BATCH = 600_000, 20_000
 STEPS, RATE = 60, 0.5
@@ -42,7 +42,7 @@ def main() -> None:
     print(plan.explain(), "\n")
     (OUT / "inference.svg").write_text(plan._repr_svg_(), encoding="utf-8")
 
-    trace, report = Trace(OUT / "inference.json"), Report(plan)
+    trace, report = Trace(OUT / "inference.json"), RunReport(plan)
     start = time.perf_counter()
     tw.run(plan, listeners=[trace.of(plan), report], progress=True)
     seconds = time.perf_counter() - start

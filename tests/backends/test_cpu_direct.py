@@ -15,7 +15,7 @@ from tileweave import graph as tg
 from tileweave.backends.cpu import compile
 from tileweave.backends.cpu.target.target import host
 from tileweave.layout import strided
-from tileweave.lower.programs import View, program
+from tileweave.lower.programs import OperandView, program
 from tileweave.teir import Operand, emit_einsum
 
 TIMES = 12
@@ -42,8 +42,8 @@ def compiled(x, w, out, *, threads=1, target=None, stride, dilation, groups):
     made = tg.conv(*source, stride=stride, dilation=dilation, groups=groups)
     operation = made.producer
     assert made.shape == out.shape
-    views = {"x": View.of(x), "w": View.of(w)}
-    return compile(program(operation, "block", views, View.of(out)), threads=threads, target=target, cache=False)
+    views = {"x": OperandView.of(x), "w": OperandView.of(w)}
+    return compile(program(operation, "block", views, OperandView.of(out)), threads=threads, target=target, cache=False)
 
 
 def drawn(draw):

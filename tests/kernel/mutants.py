@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tileweave.index import Expr, as_expr, constant_of, simplify
-from tileweave.kernel.threads import Address, Branch, Instruction, Loop, Repeat, rewritten
+from tileweave.kernel.threads import Address, Branch, Instruction, Repeat, ThreadLoop, rewritten
 
 DELETED = (
     "bar.sync", "bar.warp.sync", "cp.async.commit_group", "cp.async.wait_group", "mbarrier.", "fence.", "wgmma.fence",
@@ -128,7 +128,7 @@ def _numbered(body):
     for statement in body:
         if isinstance(statement, Instruction):
             found.append(statement)
-        elif isinstance(statement, Loop | Repeat):
+        elif isinstance(statement, ThreadLoop | Repeat):
             found += _numbered(statement.body)
         elif isinstance(statement, Branch):
             found += _numbered(statement.body) + _numbered(statement.otherwise)

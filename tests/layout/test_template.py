@@ -182,7 +182,7 @@ def assigned(text, j):
     return names
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [50, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])])
 def test_random_tiles_read_what_the_layout_says(count):
     rng = np.random.default_rng(11)
     text = "{{ define('pid') }}\nfor k in range({{ steps }}):\n    {{ loop('k') }}\n    out += [{{ a.load('p', -1) }}]"
@@ -269,3 +269,12 @@ def test_runs_are_looked_for_along_axes_of_different_extents():
     tile = lego.PartialTiles((3, 3), (16, 8), chain=order)[symbol("pid", 0, 1), symbol("k", 0, 1), :, :]
     text = lego.template("{{ define('pid', 'k') }}\nx = {{ a.load('p') }}", a=tile).fill("triton").text
     assert "tl.arange(0, 16)[:, None]" in text and "tl.arange(0, 8)[None, :]" in text
+
+
+def test_what_stands_at_two_places_is_computed_once():
+    tiles = PartialTiles(symbols("M N", 1, 1 << 20), (4, 8))
+    i, j = (symbol(name, 0, 1 << 20) for name in "ij")
+    text = "{{ define('i', 'j') }}\n{{ a.store('y', a.load('x')) }}\n{{ a.mask }}"
+    filled = template(text, a=tiles[i, j, :, :]).fill("triton").text
+    *_, copied, mask = filled.strip().split("\n")
+    assert mask.isidentifier() and copied.count(mask) == 2 and "*" not in copied and "<" not in copied

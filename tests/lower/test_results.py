@@ -10,7 +10,7 @@ import pytest
 import tileweave as tw
 from tileweave.backends.host import empty, fills_its_memory
 from tileweave.lower.reads import own
-from tileweave.lower.values import Access, Accesses
+from tileweave.lower.values import ArrayAccess, ArrayAccesses
 from tileweave.space import Box
 
 
@@ -102,7 +102,7 @@ def test_where_a_result_may_be_written_over_is_found_among_blocks_that_meet(monk
     """As all pairs would say it, on random accesses; for blocks in rows, in time that grows with their number."""
     rng, x = np.random.default_rng(0), np.zeros((6, 6))
 
-    def pairs(found: Accesses) -> frozenset[int]:
+    def pairs(found: ArrayAccesses) -> frozenset[int]:
         over = {0, 1}
         for read in found.reads:
             for write in found.writes:
@@ -111,21 +111,21 @@ def test_where_a_result_may_be_written_over_is_found_among_blocks_that_meet(monk
                     over.discard(read.of)
         return frozenset(over)
 
-    def access() -> Access:
+    def access() -> ArrayAccess:
         (a, c), (b, d) = rng.integers(0, 5, 2), rng.integers(0, 3, 2)
-        return Access(
+        return ArrayAccess(
             int(rng.integers(8)), int(rng.integers(2)), Box((int(a), int(c)), (int(b), int(d))), rng.random() < 0.5
         )
 
     seen = set()
     for _ in range(300):
-        found = Accesses([access() for _ in range(rng.integers(4))], [access() for _ in range(rng.integers(4))])
+        found = ArrayAccesses([access() for _ in range(rng.integers(4))], [access() for _ in range(rng.integers(4))])
         assert found.over(0, x, {0: x, 1: x}) == pairs(found)
         seen.add(pairs(found))
     assert {frozenset({0, 1}), frozenset({0})} < seen
     rows = [Box((k, 0), (1, 6)) for k in range(500)]
-    many = Accesses([Access(2 * k + 1, 0, box, True) for k, box in enumerate(rows)], [])
-    many.writes += [Access(2 * k + 1, 0, box) for k, box in enumerate(rows)]
+    many = ArrayAccesses([ArrayAccess(2 * k + 1, 0, box, True) for k, box in enumerate(rows)], [])
+    many.writes += [ArrayAccess(2 * k + 1, 0, box) for k, box in enumerate(rows)]
     met: list[Box] = []
     intersect = Box.intersect
     monkeypatch.setattr(Box, "intersect", lambda self, other: met.append(other) or intersect(self, other))

@@ -16,7 +16,7 @@ from tileweave.cli.main import main
 from tileweave.errors import RunError
 from tileweave.planner import machines
 from tileweave.runtime import Progress, run_plan
-from tileweave.runtime.trace import LiveTable, Report, Trace, logged
+from tileweave.runtime.trace import LiveTable, RunReport, Trace, logged
 
 
 def spans(path: Path) -> list[dict[str, Any]]:
@@ -53,8 +53,8 @@ def test_a_failed_run_is_traced_up_to_its_failure(tmp_path: Path) -> None:
 def test_a_report_puts_the_run_beside_the_plan(tmp_path: Path) -> None:
     y = misbehaving(g.as_tensor(np.arange(8)), tmp_path / "marks", milliseconds=5)
     plan = rows_plan(y, machines(2, memory="1GiB"), 4)
-    told: list[Report] = []
-    run_plan(plan, threads=2, listeners=[Report(plan, told.append)])
+    told: list[RunReport] = []
+    run_plan(plan, threads=2, listeners=[RunReport(plan, told.append)])
     (report,) = told
     assert [(step.name, step.tasks) for step in report.steps] == [("test_misbehaving", 4), ("store", 4)]
     assert report.steps[0].busy_seconds >= 4 * 0.005 and report.seconds >= report.steps[0].seconds

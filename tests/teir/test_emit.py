@@ -23,7 +23,7 @@ from tileweave.teir import (
     problems,
     races,
 )
-from tileweave.teir.emit.schedule import Dim, contraction_tiles, elementwise_tiles, fuse_dims, untiled
+from tileweave.teir.emit.schedule import LoopDim, contraction_tiles, elementwise_tiles, fuse_dims, untiled
 from tileweave.teir.ir.dtypes import DTYPES, accumulator
 
 
@@ -234,7 +234,7 @@ def test_refusals(call, error, message):
 
 @given(st.lists(st.integers(2, 5000), min_size=1, max_size=5), st.sampled_from("MNK"))
 def test_tiles_stay_near_their_targets(extents, role):
-    dims = tuple(Dim(f"d{k}", n, (4,), role) for k, n in enumerate(extents))
+    dims = tuple(LoopDim(f"d{k}", n, (4,), role) for k, n in enumerate(extents))
     tiling = contraction_tiles(dims)
     assert all(1 <= tile <= dim.extent for tile, dim in zip(tiling.tiles, dims, strict=True))
     assert np.prod(tiling.tiles) <= {"M": 96, "N": 384, "K": 384}[role]
@@ -248,8 +248,8 @@ def test_contiguous_dims_fuse_to_one(order):
     for letter in reversed("abcd"):
         extents[letter], strides[letter] = ord(letter) - 95, step
         step *= extents[letter]
-    fused = fuse_dims([Dim(c, extents[c], (strides[c], 2 * strides[c]), "M") for c in order])
-    assert fused == (Dim("abcd", 2 * 3 * 4 * 5, (4, 8), "M"),)
+    fused = fuse_dims([LoopDim(c, extents[c], (strides[c], 2 * strides[c]), "M") for c in order])
+    assert fused == (LoopDim("abcd", 2 * 3 * 4 * 5, (4, 8), "M"),)
 
 
 @pytest.mark.parametrize(

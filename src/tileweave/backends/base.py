@@ -29,6 +29,7 @@ __all__ = [
     "Arranged",
     "ArrangesConstants",
     "Backend",
+    "CallRow",
     "Calls",
     "Compiled",
     "Decision",
@@ -38,7 +39,6 @@ __all__ = [
     "Point",
     "PythonCalls",
     "PythonRow",
-    "Row",
     "TakesSmall",
     "Tuning",
     "Wanted",
@@ -193,14 +193,14 @@ class Calls(Protocol):
 
     def sequence(
         self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = (), apart: Apart = NOWHERE
-    ) -> Row:
+    ) -> CallRow:
         """These calls one after the other.
 
         Args:
             calls: by number.
             points: operands that every run brings, beside those that were given to `add`.
             wanted: what the objects of a run have to be.
-            apart: which of them have to lie apart in `Row.again`.
+            apart: which of them have to lie apart in `CallRow.again`.
         """
 
 
@@ -265,7 +265,7 @@ class Outcome(IntEnum):
     """Memory that is written is read too, or written twice; nothing has run."""
 
 
-class Row(Protocol):
+class CallRow(Protocol):
     """Calls in a row, for objects by number; two runs of one value never overlap."""
 
     @property
@@ -300,7 +300,7 @@ class PythonRow:
         self._lay: list[int] = []  # where the objects lay that were found apart last
 
     def run(self, *objects: Any) -> int:
-        """As `Row`."""
+        """As `CallRow`."""
         for about in self._wanted:
             if not about.fits(objects[about.number]):
                 return Outcome.MISFIT
@@ -311,7 +311,7 @@ class PythonRow:
         return Outcome.DONE
 
     def again(self, *objects: Any) -> int:
-        """As `Row`."""
+        """As `CallRow`."""
         lie = [address_of(one) for one in objects if type(one) is np.ndarray]
         if lie != self._lay and len(lie) == len(objects):
             if not all(about.fits(objects[about.number]) for about in self._wanted):
@@ -481,7 +481,7 @@ class PythonCalls:
 
     def sequence(
         self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = (), apart: Apart = NOWHERE
-    ) -> Row:
+    ) -> CallRow:
         """These calls one after the other."""
         chosen = [self._calls[call] for call in calls]
 

@@ -86,7 +86,7 @@ def _listening(options: argparse.Namespace, plans: list[Plan]) -> Callable[[Plan
         return None
     if options.trace:
         check_new("--trace", options.trace, ".json", bool(options.overwrite))
-    from tileweave.runtime.trace import LiveTable, Report, Trace
+    from tileweave.runtime.trace import LiveTable, RunReport, Trace
 
     trace = Trace(options.trace) if options.trace else None
 
@@ -95,7 +95,7 @@ def _listening(options: argparse.Namespace, plans: list[Plan]) -> Callable[[Plan
             plans.append(plan)
         out: list[Listener] = [trace.of(plan)] if trace else []
         if options.report:
-            out.append(Report(plan, lambda report: print(report, file=sys.stderr)))
+            out.append(RunReport(plan, lambda report: print(report, file=sys.stderr)))
         if options.table:
             out.append(LiveTable(plan))
         return out

@@ -24,7 +24,7 @@ STATIC_SHARED = 48 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLine:
     """A line of the user's file."""
 
     file: str
@@ -143,7 +143,7 @@ class Instruction:
     operands: tuple[Any, ...] = ()
     mask: Expr | None = None
     options: tuple[tuple[str, Any], ...] = ()
-    at: Place | None = field(default=None, compare=False)
+    at: SourceLine | None = field(default=None, compare=False)
 
     def option(self, name: str, default: Any = None) -> Any:
         """A setting, or a default."""
@@ -151,7 +151,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class ThreadLoop:
     """``for symbol in range(start, stop, step)``; the symbol's range is part of it."""
 
     symbol: Expr
@@ -160,7 +160,7 @@ class Loop:
     body: tuple[Statement, ...]
     step: ExprLike = 1
     unroll: bool = False
-    at: Place | None = field(default=None, compare=False)
+    at: SourceLine | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Repeat:
 
     condition: Expr
     body: tuple[Statement, ...]
-    at: Place | None = field(default=None, compare=False)
+    at: SourceLine | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Jump:
     """``break`` or ``continue`` of the nearest loop."""
 
     kind: Literal["break", "continue"]
-    at: Place | None = field(default=None, compare=False)
+    at: SourceLine | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Branch:
     condition: Expr
     body: tuple[Statement, ...]
     otherwise: tuple[Statement, ...] = ()
-    at: Place | None = field(default=None, compare=False)
+    at: SourceLine | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class Local:
 
     symbol: Expr
     value: ExprLike | Address | Slots
-    at: Place | None = field(default=None, compare=False)
+    at: SourceLine | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +204,10 @@ class Allocate:
     """Registers come into being here, uninitialised."""
 
     buffer: Buffer
-    at: Place | None = field(default=None, compare=False)
+    at: SourceLine | None = field(default=None, compare=False)
 
 
-Statement = Instruction | Loop | Repeat | Jump | Branch | Local | Allocate
+Statement = Instruction | ThreadLoop | Repeat | Jump | Branch | Local | Allocate
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
     """Every statement, outer before inner, in the order of the text."""
     for statement in body:
         yield statement
-        if isinstance(statement, Loop | Repeat | Branch):
+        if isinstance(statement, ThreadLoop | Repeat | Branch):
             yield from statements(statement.body)
         if isinstance(statement, Branch):
             yield from statements(statement.otherwise)
@@ -307,7 +307,7 @@ def rewritten(
         new = change(statement)
         if new is not None:
             out += new
-        elif isinstance(statement, Loop | Repeat):
+        elif isinstance(statement, ThreadLoop | Repeat):
             out.append(replace(statement, body=rewritten(statement.body, change)))
         elif isinstance(statement, Branch):
             inner = rewritten(statement.body, change)

@@ -22,11 +22,11 @@ import numpy as np
 from tileweave.backends.base import (
     Apart,
     Arranged,
+    CallRow,
     Calls,
     Moves,
     PythonCalls,
     PythonRow,
-    Row,
     Wanted,
     WritesOver,
     backend,
@@ -51,11 +51,11 @@ from tileweave.lower.reads import (
     view_of,
 )
 from tileweave.lower.values import (
-    Access,
-    Accesses,
     Action,
+    ArrayAccess,
+    ArrayAccesses,
+    CallSegment,
     Home,
-    Segment,
     Slot,
     Values,
     lies_as,
@@ -119,9 +119,9 @@ class Executable:
         self._new = [allocation(kind.shape, kind.dtype) for kind in kinds]
         self._result_samples = [np.empty(kind.shape, kind.dtype) for kind in kinds]
         self._results = self._count + len(tasks)
-        self._found: list[tuple[int, Action | Segment]] = []
-        self._segment = Segment()
-        self._accesses = Accesses()
+        self._found: list[tuple[int, Action | CallSegment]] = []
+        self._segment = CallSegment()
+        self._accesses = ArrayAccesses()
         self._calls: dict[str, Calls] = {}
         self._outputs: dict[tuple[int, str], int] = {}  # (task that leaves a block of several, output) -> its value
         self._kept: list[Array] = []
@@ -211,7 +211,7 @@ class Executable:
         except Exception as error:
             raise WorkFailed(self._tasks[at]) from error
 
-    def _begin(self) -> Row:
+    def _begin(self) -> CallRow:
         """What looks at the arrays of a run, the bound sources and the results, and begins it."""
         samples = list(self._samples.values())
         taken = [samples[number] for number in self.bound] + self._result_samples
@@ -221,12 +221,12 @@ class Executable:
         ]
         rest = self._found
         begun = rest[0][1] if rest else None
-        if isinstance(begun, Segment):
+        if isinstance(begun, CallSegment):
             numbers = (*self.bound, *range(self._results, self._results + len(self._result_samples)))
             row, rest = begun.row(self._calls, numbers, wanted, self.apart), rest[1:]
         else:
             row = PythonCalls().sequence((), (), wanted, self.apart)
-        self._actions = [(n, one.made(self._calls) if isinstance(one, Segment) else one) for n, one in rest]
+        self._actions = [(n, one.made(self._calls) if isinstance(one, CallSegment) else one) for n, one in rest]
         return row
 
     # ---- where blocks lie ---------------------------------------------------------------------------------------
@@ -400,7 +400,9 @@ class Executable:
             if piece.source is not None:
                 whole = piece.source.type.box
                 box = piece.box.translate(piece.map.offset) if piece.shifts else whole
-                self._accesses.reads.append(Access(order, self._slots[piece.source], box, pointwise and piece.shifts))
+                self._accesses.reads.append(
+                    ArrayAccess(order, self._slots[piece.source], box, pointwise and piece.shifts)
+                )
 
     def _input(self, task: Task, k: int) -> tuple[Array | Slot, Array]:
         """(an input of a task, an array of its layout); what has several pieces is put together first."""
@@ -529,7 +531,7 @@ class Executable:
         home = self._homes.get(task.number)
         if home is not None and home.result >= 0:
             start = [-b for b in home.hold.start]
-            self._accesses.writes.append(Access(2 * task.number + 1, home.result, task.out.translate(start)))
+            self._accesses.writes.append(ArrayAccess(2 * task.number + 1, home.result, task.out.translate(start)))
 
     def _calls_of(self, by: str) -> Calls:
         """The calls of a backend, to which what follows is added."""
@@ -552,7 +554,7 @@ class Executable:
 
             self._act(task.number, write)
             self._reads_of(2 * task.number, [piece], pointwise=True)
-            self._accesses.writes.append(Access(2 * task.number, sink, piece.box))
+            self._accesses.writes.append(ArrayAccess(2 * task.number, sink, piece.box))
 
     def _is_there(self, piece: ReadPiece, sink: int) -> bool:
         """Whether a piece lies in a result already, in its place."""
@@ -576,4 +578,4 @@ class Executable:
         """Ends a row of calls that nothing interrupts."""
         if self._segment.calls:
             self._found.append((self._segment.number, self._segment))
-            self._segment = Segment(self._segment.by)
+            self._segment = CallSegment(self._segment.by)

@@ -28,7 +28,7 @@ from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, Tensor, TensorType
 from tileweave.graph.ops.monoids import combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
-from tileweave.lower.programs import MOVED, View, in_order, kind_of, lowering, program, whole_program
+from tileweave.lower.programs import MOVED, OperandView, in_order, kind_of, lowering, program, whole_program
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy
 
@@ -282,8 +282,8 @@ def kernel_of(
     )
     found = _KERNELS.get(key)
     if found is None:
-        views = {name: View.of(array) for name, array in arrays.items()}
-        made = program(operation, stage, views, View.of(out))
+        views = {name: OperandView.of(array) for name, array in arrays.items()}
+        made = program(operation, stage, views, OperandView.of(out))
         names = in_order(operation, {name: name for name in arrays}, "")
         specs = [spec for spec in made.tensors if spec.role != "scratch"]
         named = frozenset(spec.name for spec, name in zip(specs, names, strict=True) if name in fixed)
@@ -331,7 +331,7 @@ def copy(out: Array, source: Array, *, threads: int = 1) -> None:
     key = ("copy", threads, out.dtype, source.shape, source.strides, out.strides)
     kernel = _KERNELS.get(key)
     if kernel is None:
-        kernel = _kept(key, COPIES, emit_copy(View.of(source).operand, View.of(out).operand), threads)
+        kernel = _kept(key, COPIES, emit_copy(OperandView.of(source).operand, OperandView.of(out).operand), threads)
     kernel(source, out)
 
 

@@ -62,7 +62,7 @@ _MONOIDS = {name: monoid for monoid, name in REDUCTIONS.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class OperandView:
     """An array without its elements: what a program is emitted for.
 
     Args:
@@ -76,37 +76,37 @@ class View:
     strides: tuple[int, ...]
 
     @classmethod
-    def of(cls, array: Array) -> View:
+    def of(cls, array: Array) -> OperandView:
         """An array's."""
         return cls(array.dtype, array.shape, array.strides)
 
     @classmethod
-    def dense(cls, kind: TensorType) -> View:
+    def dense(cls, kind: TensorType) -> OperandView:
         """A tensor's in row-major order."""
         strides, step = [0] * len(kind.shape), kind.dtype.itemsize
         for k in reversed(range(len(kind.shape))):
             strides[k], step = step, step * kind.shape[k]
         return cls(kind.dtype, kind.shape, tuple(strides))
 
-    def spread(self, shape: tuple[int, ...]) -> View:
+    def spread(self, shape: tuple[int, ...]) -> OperandView:
         """The view broadcast to a shape."""
         missing = len(shape) - len(self.shape)
         kept = (0 if n == 1 else stride for n, stride in zip(self.shape, self.strides, strict=True))
-        return View(self.dtype, shape, (*(0,) * missing, *kept))
+        return OperandView(self.dtype, shape, (*(0,) * missing, *kept))
 
-    def without(self, axes: Sequence[int]) -> View:
+    def without(self, axes: Sequence[int]) -> OperandView:
         """The view at the first index of some dimensions."""
         kept = [k for k in range(len(self.shape)) if k not in axes]
-        return View(self.dtype, tuple(self.shape[k] for k in kept), tuple(self.strides[k] for k in kept))
+        return OperandView(self.dtype, tuple(self.shape[k] for k in kept), tuple(self.strides[k] for k in kept))
 
-    def divided(self, axis: int, inner: int) -> View:
+    def divided(self, axis: int, inner: int) -> OperandView:
         """One dimension as two, the second of extent `inner`."""
         shape, strides = list(self.shape), list(self.strides)
         shape[axis : axis + 1] = [shape[axis] // inner, inner]
         strides[axis : axis + 1] = [strides[axis] * inner, strides[axis]]
-        return View(self.dtype, tuple(shape), tuple(strides))
+        return OperandView(self.dtype, tuple(shape), tuple(strides))
 
-    def cut(self, factors: Sequence[int]) -> View:
+    def cut(self, factors: Sequence[int]) -> OperandView:
         """Every dimension as several, whose extents are consecutive factors; they end where the dimensions do."""
         shape, strides, rest = list[int](), list[int](), list(reversed(factors))
         for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
@@ -115,7 +115,7 @@ class View:
                 shape.append(rest.pop(0))
                 strides.append(stride * done)
                 done *= shape[-1]
-        return View(self.dtype, tuple(reversed(shape)), tuple(reversed(strides)))
+        return OperandView(self.dtype, tuple(reversed(shape)), tuple(reversed(strides)))
 
     @property
     def operand(self) -> Operand:
@@ -271,7 +271,7 @@ def _row_lengths(rank: int, axes: Sequence[int], shapes: Sequence[tuple[int, ...
     return [whole[k] for k in axes]
 
 
-def _emit_rows(operation: Operation, views: Sequence[View], out: View) -> Program:
+def _emit_rows(operation: Operation, views: Sequence[OperandView], out: OperandView) -> Program:
     rank, axes = operation.parameter("rank"), operation.parameter("axes")
     lengths = dict(zip(axes, _row_lengths(rank, axes, [view.shape for view in views]), strict=True))
     whole = len(out.shape) == rank
@@ -298,7 +298,7 @@ def _keys(operation: Operation) -> int:
     return operation.input("k").shape[letters.index(_key(operation))]
 
 
-def _emit_attention(operation: Operation, views: Sequence[View], out: View) -> Program:
+def _emit_attention(operation: Operation, views: Sequence[OperandView], out: OperandView) -> Program:
     letters, key = operation.parameter("letters"), _key(operation)
     kept = letters[3][:-1]
     scores = (*out.shape[:-1], views[1].shape[letters[1].index(key)])
@@ -325,7 +325,7 @@ def _step(lowering: str, dtypes: tuple[str, ...]) -> str:
     return "" if len(dtypes) != spec.inputs + 1 or spec.dtypes(dtypes) else lowering
 
 
-def program(operation: Operation, stage: str, views: Mapping[str, View], out: View) -> Program:
+def program(operation: Operation, stage: str, views: Mapping[str, OperandView], out: OperandView) -> Program:
     """The program of one shard, on the tensors that `in_order` lists.
 
     Args:
@@ -367,7 +367,7 @@ def program(operation: Operation, stage: str, views: Mapping[str, View], out: Vi
     return emit(equation, values[:2], made, init=bias, relu=relu, name=operation.operator)
 
 
-def _windowed(operation: Operation, views: Mapping[str, View], out: View) -> Program:
+def _windowed(operation: Operation, views: Mapping[str, OperandView], out: OperandView) -> Program:
     """A convolution or a pooling: the points of its windows are further letters, which overlap in memory."""
     x = views["x"]
     if "w" not in views:
@@ -391,7 +391,7 @@ def _windowed(operation: Operation, views: Mapping[str, View], out: View) -> Pro
     return emit_contraction(equation, (seen.operand, w.operand), out.operand, name="conv")
 
 
-def _windowed_chain(operation: Operation, views: Mapping[str, View], out: View) -> Program:
+def _windowed_chain(operation: Operation, views: Mapping[str, OperandView], out: OperandView) -> Program:
     """A convolution to scratch memory, and the chain from there: unless a backend keeps sums elsewhere."""
     sums = _windowed(operation, views, out)
     extras = [view.spread(out.shape).operand for name, view in views.items() if name not in ("x", "w")]
@@ -419,13 +419,13 @@ def _letters(count: int) -> str:
     return "opqrstuvwxyz"[:count]
 
 
-def _seen(x: View, kernel: Sequence[int], out: Sequence[int], operation: Operation) -> View:
+def _seen(x: OperandView, kernel: Sequence[int], out: Sequence[int], operation: Operation) -> OperandView:
     """The windows of [batch, channels, spatial..] as [batch, channels, windows.., points of a window..]."""
     steps, gaps = operation.parameter("stride"), operation.parameter("dilation")
     strides = x.strides[2:]
     moves = (s * step for s, step in zip(strides, steps, strict=True))
     points = (s * gap for s, gap in zip(strides, gaps, strict=True))
-    return View(x.dtype, (*x.shape[:2], *out, *kernel), (*x.strides[:2], *moves, *points))
+    return OperandView(x.dtype, (*x.shape[:2], *out, *kernel), (*x.strides[:2], *moves, *points))
 
 
 def whole_program(operation: Operation, stage: str) -> Program | None:
@@ -439,7 +439,9 @@ def whole_program(operation: Operation, stage: str) -> Program | None:
     out = operation.output_types["out"]
     if out.box.empty or any(tensor.type.box.empty for _, tensor in tensors):
         return None
-    return program(operation, stage, {name: View.dense(tensor.type) for name, tensor in tensors}, View.dense(out))
+    return program(
+        operation, stage, {name: OperandView.dense(tensor.type) for name, tensor in tensors}, OperandView.dense(out)
+    )
 
 
 def kind_of(operation: Operation, stage: str) -> Hashable | None:

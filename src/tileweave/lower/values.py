@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import NOWHERE, Apart, Calls, Point, Row, Wanted
+from tileweave.backends.base import NOWHERE, Apart, CallRow, Calls, Point, Wanted
 from tileweave.backends.host import LINE_BYTES, address_of
 from tileweave.space import Box
 
@@ -103,7 +103,7 @@ class Home:
 
 
 @dataclass(slots=True)
-class Segment:
+class CallSegment:
     """Calls of one backend that nothing interrupts.
 
     Args:
@@ -129,7 +129,7 @@ class Segment:
         numbers: Sequence[int],
         wanted: Sequence[Wanted] = (),
         apart: Apart = NOWHERE,
-    ) -> Row:
+    ) -> CallRow:
         """The calls as a function of the values of these numbers."""
         places = {number: k for k, number in enumerate(numbers)}
         points = [
@@ -146,7 +146,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ArrayAccess:
     """A region of a source that is read, or of a result that is written.
 
     Args:
@@ -163,11 +163,11 @@ class Access:
 
 
 @dataclass(slots=True)
-class Accesses:
+class ArrayAccesses:
     """Where kernels and copies read sources and write results."""
 
-    reads: list[Access] = field(default_factory=list)
-    writes: list[Access] = field(default_factory=list)
+    reads: list[ArrayAccess] = field(default_factory=list)
+    writes: list[ArrayAccess] = field(default_factory=list)
 
     def over(self, result: int, lies: Array, sources: Mapping[int, Array]) -> frozenset[int]:
         """The sources that a result may be written over, of those that lie as it does.
@@ -200,6 +200,6 @@ class Accesses:
         return frozenset(alike)
 
 
-def _first(access: Access) -> int:
+def _first(access: ArrayAccess) -> int:
     """Where a region begins in its first dimension: those that meet are found by it."""
     return access.box.start[0] if access.box.rank else 0

@@ -179,7 +179,7 @@ class StepReport:
     bytes_moved: int = 0
 
 
-class Report:
+class RunReport:
     """The plan beside the run, step by step; its `str` is a table.
 
     Args:
@@ -187,7 +187,7 @@ class Report:
         told: called with the report when the run is done.
     """
 
-    def __init__(self, plan: Plan, told: Callable[[Report], None] | None = None) -> None:
+    def __init__(self, plan: Plan, told: Callable[[RunReport], None] | None = None) -> None:
         self._plan, self._told = plan, told
         self.steps: list[StepReport] = []
         self.seconds = 0.0
@@ -250,7 +250,7 @@ class LiveTable:
     """
 
     def __init__(self, plan: Plan, console: Console | None = None) -> None:
-        self._report = Report(plan)
+        self._report = RunReport(plan)
         self._totals = [step.cuts.count for step in plan.steps]
         self._console = console
         self._live: Live | None = None

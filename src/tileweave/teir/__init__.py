@@ -13,7 +13,7 @@ from tileweave.teir.emit.contraction import emit_contraction
 from tileweave.teir.emit.elements import emit_copy, emit_elementwise, emit_reduction, emit_relu, emit_zero
 from tileweave.teir.emit.network import emit_einsum
 from tileweave.teir.emit.pieces import emit_contraction_in_pieces, summed_length
-from tileweave.teir.emit.schedule import Chooser, Dim, Tiling, contraction_tiles, elementwise_tiles, untiled
+from tileweave.teir.emit.schedule import Chooser, LoopDim, Tiling, contraction_tiles, elementwise_tiles, untiled
 from tileweave.teir.emit.terms import Operand
 from tileweave.teir.ir import examples
 from tileweave.teir.ir.document import from_json, schema, to_json
@@ -51,7 +51,6 @@ __all__ = [
     "Axis",
     "Chooser",
     "Conflict",
-    "Dim",
     "Entries",
     "Explanation",
     "First",
@@ -60,6 +59,7 @@ __all__ = [
     "Invocation",
     "Iteration",
     "Last",
+    "LoopDim",
     "Node",
     "Operand",
     "Operation",

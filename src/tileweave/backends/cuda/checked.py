@@ -17,7 +17,7 @@ from tileweave.errors import BackendError
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """What a check found.
 
     Args:
@@ -47,7 +47,7 @@ def check(
     include: Sequence[str] = (),
     define: Sequence[str] = (),
     inherit: bool = False,
-) -> Report:
+) -> CheckReport:
     """Runs a whole CUDA program, host code included, and reports what its kernels do wrong.
 
     Args:
@@ -73,21 +73,21 @@ def check(
             window=window, seconds=seconds, inherit=inherit,
         )  # fmt: skip
     findings = (*outcome.findings, *_unordered(translation), *_died(outcome.status, outcome.findings))
-    return Report(findings, outcome.status, outcome.output)
+    return CheckReport(findings, outcome.status, outcome.output)
 
 
 def check_kernel(
     path: str | Path, grid: Extent, block: Extent, arrays: Mapping[str, Any], *, kernel: str | None = None,
     shared: int = 0, cluster: Extent = 1, order: str | int = "forward", window: int = 8, seconds: int = 120,
     include: Sequence[str] = (),
-) -> Report:  # fmt: skip
+) -> CheckReport:  # fmt: skip
     """Runs one kernel of a file on arrays, and reports what it does wrong; the arrays are updated in place."""
     source = _file(path)
     outcome, findings = launch_on_cpu(
         "", [Launch(grid, block, arrays, kernel, shared, cluster)], devices=1, order=order, window=window,
         seconds=seconds, check=True, include=include, source=source,
     )  # fmt: skip
-    return Report((*findings, *_died(outcome.status, findings)), outcome.status, outcome.output)
+    return CheckReport((*findings, *_died(outcome.status, findings)), outcome.status, outcome.output)
 
 
 _SUFFIXES = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c")

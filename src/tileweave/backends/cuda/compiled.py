@@ -30,7 +30,7 @@ class KernelResources:
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledText:
     """A text compiled for one target.
 
     Args:
@@ -49,7 +49,7 @@ class Compiled:
     sass: Mapping[str, int]
 
 
-def compile(text: str, arch: str = "sm_90a", *, include: Sequence[str] = ()) -> Compiled:
+def compile(text: str, arch: str = "sm_90a", *, include: Sequence[str] = ()) -> CompiledText:
     """Compiles CUDA C++ for a device; none is needed.
 
     Args:
@@ -65,10 +65,10 @@ def compile(text: str, arch: str = "sm_90a", *, include: Sequence[str] = ()) -> 
     if shutil.which("nvcc"):
         return _nvcc(text, arch, include)
     cubin, version = nvrtc_cubin(text, arch, include)
-    return Compiled(arch, version, cubin, {}, _sass(cubin))
+    return CompiledText(arch, version, cubin, {}, _sass(cubin))
 
 
-def _nvcc(text: str, arch: str, include: Sequence[str]) -> Compiled:
+def _nvcc(text: str, arch: str, include: Sequence[str]) -> CompiledText:
     with tempfile.TemporaryDirectory(prefix="tileweave-") as folder:
         source, target = Path(folder) / "kernel.cu", Path(folder) / "kernel.cubin"
         source.write_text(text)
@@ -85,7 +85,7 @@ def _nvcc(text: str, arch: str, include: Sequence[str]) -> Compiled:
         version = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
         release = re.search(r"V([\d.]+)", version)
         cubin = target.read_bytes()
-    return Compiled(
+    return CompiledText(
         arch, f"nvcc {release.group(1) if release else ''}".strip(), cubin, _resources(done.stderr), _sass(cubin)
     )
 

@@ -29,7 +29,7 @@ from tileweave.backends.mlir.device_ir import (
     shared_arrays,
 )
 from tileweave.backends.mlir.intrinsics import KNOWN, LIBRARY, ROUNDED, function_of, shared_function
-from tileweave.backends.mlir.signature import Kernel, kernels_of
+from tileweave.backends.mlir.signature import GpuFunction, kernels_of
 from tileweave.backends.mlir.tools import lowered, translated
 from tileweave.errors import BackendError
 
@@ -151,7 +151,7 @@ def run_all(
             first = results
 
 
-def _chosen(name: str | None, found: Mapping[str, Kernel]) -> str:
+def _chosen(name: str | None, found: Mapping[str, GpuFunction]) -> str:
     """The kernel of that name, or the only one."""
     chosen = name or (next(iter(found)) if len(found) == 1 else "")
     if chosen not in found:
@@ -160,7 +160,7 @@ def _chosen(name: str | None, found: Mapping[str, Kernel]) -> str:
     return chosen
 
 
-def _check_arguments(launch: Launch, kernel: Kernel) -> None:
+def _check_arguments(launch: Launch, kernel: GpuFunction) -> None:
     extent(launch.grid, "grid"), extent(launch.block, "block")
     names = [p.name for p in kernel.parameters]
     missing = [name for name in names if name not in launch.arguments]
@@ -238,7 +238,9 @@ def _device_text(module: HostModule, shared: Sequence[SharedArray]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _body(launches: Sequence[Launch], module: HostModule, found: Mapping[str, Kernel], arguments: Arguments) -> str:
+def _body(
+    launches: Sequence[Launch], module: HostModule, found: Mapping[str, GpuFunction], arguments: Arguments
+) -> str:
     """The launches as C++: each a row of arguments, in slots of 8 bytes."""
     bare = all(kernel.bare for kernel in found.values())
     rows = []

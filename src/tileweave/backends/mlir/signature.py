@@ -19,7 +19,7 @@ _DTYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class FunctionParameter:
     """A parameter of a kernel.
 
     Args:
@@ -75,11 +75,11 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class GpuFunction:
     """A ``gpu.func`` with the attribute ``kernel``."""
 
     name: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[FunctionParameter, ...]
 
     @property
     def bare(self) -> bool:
@@ -87,7 +87,7 @@ class Kernel:
         return all(None not in p.shape for p in self.parameters if p.is_memref)
 
 
-def kernels_of(text: str) -> dict[str, Kernel]:
+def kernels_of(text: str) -> dict[str, GpuFunction]:
     """The kernels of a text by name.
 
     Example:
@@ -99,8 +99,8 @@ def kernels_of(text: str) -> dict[str, Kernel]:
     for match in re.finditer(r"gpu\.func\s+@(\w+)\s*\(", plain):
         body = _inside(plain, match.end() - 1)
         parts = [part.split(":", 1) for part in _commas(body) if ":" in part]
-        parameters = tuple(Parameter(name.strip().lstrip("%"), _bare_type(kind)) for name, kind in parts)
-        found[match[1]] = Kernel(match[1], parameters)
+        parameters = tuple(FunctionParameter(name.strip().lstrip("%"), _bare_type(kind)) for name, kind in parts)
+        found[match[1]] = GpuFunction(match[1], parameters)
     return found
 
 

@@ -22,18 +22,18 @@ from tileweave.kernel.threads import (
     Buffer,
     Instruction,
     Local,
-    Loop,
     Operand,
-    Place,
     Slots,
+    SourceLine,
     Statement,
     TensorBox,
+    ThreadLoop,
 )
 
 
-def place(line: Line) -> Place | None:
+def place(line: Line) -> SourceLine | None:
     """The user's line as thread programs keep it."""
-    return Place(line.file, line.number) if line.number else None
+    return SourceLine(line.file, line.number) if line.number else None
 
 
 def declined(line: Line, problem: str, **inputs: object) -> BackendError:
@@ -162,7 +162,7 @@ class Context:
         i = symbol(self.fresh(stem), 0, count)
         with self.body() as inside:
             make(i)
-        self.emit(Loop(i, 0, count, tuple(inside), unroll=unroll, at=place(self.line)))
+        self.emit(ThreadLoop(i, 0, count, tuple(inside), unroll=unroll, at=place(self.line)))
 
     def branch(self, condition: Expr, make: Callable[[], None]) -> None:
         """``if (condition) make()``."""

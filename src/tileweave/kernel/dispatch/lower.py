@@ -50,9 +50,9 @@ from tileweave.kernel.threads import (
     Buffer,
     Jump,
     Local,
-    Loop,
     Repeat,
     Slots,
+    ThreadLoop,
     ThreadProgram,
     instructions,
     statements,
@@ -220,7 +220,9 @@ def _statement(context: Context, statement: Statement) -> None:
 def _loop(context: Context, loop: For) -> None:
     with context.body() as inside:
         _body(context, loop.body)
-    context.emit(Loop(loop.symbol, loop.start, loop.stop, tuple(inside), loop.step, loop.unroll, place(loop.line)))
+    context.emit(
+        ThreadLoop(loop.symbol, loop.start, loop.stop, tuple(inside), loop.step, loop.unroll, place(loop.line))
+    )
 
 
 def _on(context: Context, on: On) -> None:

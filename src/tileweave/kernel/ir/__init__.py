@@ -2,7 +2,7 @@
 
 from tileweave.kernel.ir.document import from_json, to_json
 from tileweave.kernel.ir.dtypes import DTYPES, Dtype, dtype_of, promote
-from tileweave.kernel.ir.operators import ELEMENTWISE, MONOIDS, OPERATORS, Elementwise, Operator
+from tileweave.kernel.ir.operators import ELEMENTWISE, MONOIDS, OPERATORS, Elementwise, TileOperator
 from tileweave.kernel.ir.rewrite import free_symbols, map_values, replace_tensors
 from tileweave.kernel.ir.statements import (
     Alloc,
@@ -76,7 +76,6 @@ __all__ = [
     "Number",
     "On",
     "Op",
-    "Operator",
     "Region",
     "Scalar",
     "Scope",
@@ -84,6 +83,7 @@ __all__ = [
     "Statement",
     "Sync",
     "Tensor",
+    "TileOperator",
     "Wait",
     "WaitGroup",
     "When",

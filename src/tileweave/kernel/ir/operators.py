@@ -40,7 +40,7 @@ MONOIDS = ("add", "max", "min", "mul")
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class TileOperator:
     """A row of the table: inputs, the names of the options it knows, and what is wrong with its shapes ('' if nothing).
 
     Every operator has one output. Values are computed in the type of the output unless the text says otherwise.
@@ -114,9 +114,11 @@ def _single(op: Op) -> str:
 _ADVICE = ("use", "cache")
 """Options of every operator that may name a schedule: `use` forces one, `cache` is a hint for loads."""
 
-OPERATORS: dict[str, Operator] = {
-    "copy": Operator((1,), _same, (*_ADVICE, "accumulate"), "out = in, rounded to out's type; accumulate=1: out += in"),
-    "copy_async": Operator(
+OPERATORS: dict[str, TileOperator] = {
+    "copy": TileOperator(
+        (1,), _same, (*_ADVICE, "accumulate"), "out = in, rounded to out's type; accumulate=1: out += in"
+    ),
+    "copy_async": TileOperator(
         (1,),
         _same,
         (*_ADVICE, "multicast", "leader"),
@@ -124,13 +126,13 @@ OPERATORS: dict[str, Operator] = {
         "multicast=mask: out and the barrier of every block of the cluster whose bit is set; "
         "leader=1: the barrier of the pair's first block",
     ),
-    "fill": Operator((1,), broadcast_problem, (), "out = a scalar"),
-    "iota": Operator((1,), _iota, ("axis",), "out = the scalar + the coordinate along axis"),
-    "cast": Operator((1,), _same, (), "out = in, rounded to nearest even; to integers towards zero"),
-    "map": Operator((1, 2, 3), broadcast_problem, ("fn",), "out = fn(ins), element by element, inputs broadcast"),
-    "reduce": Operator((1,), _reduced, ("axes", "fn", "use"), "out = in combined along axes, which keep extent 1"),
-    "scan": Operator((1,), _scanned, ("axis", "fn"), "out = in combined up to and with each coordinate"),
-    "gemm": Operator(
+    "fill": TileOperator((1,), broadcast_problem, (), "out = a scalar"),
+    "iota": TileOperator((1,), _iota, ("axis",), "out = the scalar + the coordinate along axis"),
+    "cast": TileOperator((1,), _same, (), "out = in, rounded to nearest even; to integers towards zero"),
+    "map": TileOperator((1, 2, 3), broadcast_problem, ("fn",), "out = fn(ins), element by element, inputs broadcast"),
+    "reduce": TileOperator((1,), _reduced, ("axes", "fn", "use"), "out = in combined along axes, which keep extent 1"),
+    "scan": TileOperator((1,), _scanned, ("axis", "fn"), "out = in combined up to and with each coordinate"),
+    "gemm": TileOperator(
         (3,),
         _gemm,
         ("use", "keep", "pair", "precision"),
@@ -138,6 +140,6 @@ OPERATORS: dict[str, Operator] = {
         "tensor memory, keep=0: without in2; pair=1: of two blocks, rows of out and in0 in each, in1's rows shared; "
         "precision='tf32': of in0 and in1 the upper 19 bits count",
     ),
-    "atomic_add": Operator((2,), _single, ("order",), "out = the element in0, which then grows by in1, at once"),
+    "atomic_add": TileOperator((2,), _single, ("order",), "out = the element in0, which then grows by in1, at once"),
 }
 """Every operator by its name."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from tileweave.errors import ScheduleError
-from tileweave.teir.emit.schedule import Dim, Tiling
+from tileweave.teir.emit.schedule import LoopDim, Tiling
 from tileweave.teir.ir.program import Axis, Id, Invocation, Iteration, Node, Policy, Primitive, Program, TensorSpec
 
 
@@ -89,7 +89,7 @@ class _Builder:
         self.nodes.append(Invocation(id, primitive.id))
         return id
 
-    def segments(self, dim: Dim, tile: int) -> list[_Segment]:
+    def segments(self, dim: LoopDim, tile: int) -> list[_Segment]:
         """One part for a dim that is iterated, consumed or split evenly; two where a remainder is left."""
         if tile >= dim.extent:
             return [_Segment(dim.role, None, self.axis(dim.name, dim.extent, dim.strides))]
@@ -109,7 +109,7 @@ class _Builder:
 def build(
     name: str,
     tensors: tuple[TensorSpec, ...],
-    dims: Sequence[Dim],
+    dims: Sequence[LoopDim],
     tiling: Tiling,
     body: Sequence[BodyStep],
     offsets: Sequence[int],

@@ -14,7 +14,7 @@ from typing import Literal
 
 from tileweave.errors import GraphError
 from tileweave.teir.emit.build import BodyStep, build
-from tileweave.teir.emit.schedule import Chooser, Dim, Role, fuse_dims, untiled
+from tileweave.teir.emit.schedule import Chooser, LoopDim, Role, fuse_dims, untiled
 from tileweave.teir.emit.terms import (
     Operand,
     Term,
@@ -144,7 +144,7 @@ def _initial(acc: str, accumulate: bool, biased: bool) -> list[BodyStep]:
 
 def _contraction_dims(
     inputs: Sequence[str], output: str, extents: dict[str, int], strides: Sequence[dict[str, int]]
-) -> tuple[tuple[Dim, ...], bool]:
+) -> tuple[tuple[LoopDim, ...], bool]:
     """The dims of a contraction in iteration order, and whether in0 and in1 change places.
 
     The output's fastest dim is made N, so in1 must move along it. Dims of both inputs and the output are batch; when
@@ -164,7 +164,7 @@ def _contraction_dims(
     swapped = fastest is not None and fastest.role == "M"
     across = fastest is not None and fastest.role == "batch"
 
-    def role(dim: Dim) -> Role:
+    def role(dim: LoopDim) -> Role:
         if dim is fastest:
             return "N"
         if dim.role in ("K", "batch"):
@@ -175,9 +175,9 @@ def _contraction_dims(
 
     rank = {"batch": 0, "M": 1, "N": 2, "K": 3}
     reduced = 1 if swapped else 0
-    dims = tuple(Dim(dim.name, dim.extent, dim.strides, role(dim)) for dim in dims)
+    dims = tuple(LoopDim(dim.name, dim.extent, dim.strides, role(dim)) for dim in dims)
 
-    def key(dim: Dim) -> tuple[int, int]:
+    def key(dim: LoopDim) -> tuple[int, int]:
         if dim.role == "K":
             return rank["K"], -max(abs(dim.strides[reduced]), abs(dim.strides[1 - reduced]))
         return rank[dim.role], -abs(dim.strides[2])

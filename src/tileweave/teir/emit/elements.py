@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tileweave.errors import DtypeError, GraphError
 from tileweave.teir.emit.build import BodyStep, build
-from tileweave.teir.emit.schedule import Chooser, Dim, Role, fuse_dims, untiled
+from tileweave.teir.emit.schedule import Chooser, LoopDim, Role, fuse_dims, untiled
 from tileweave.teir.emit.terms import (
     Operand,
     Term,
@@ -265,24 +265,24 @@ def _elementwise(
     return build(name, tuple(specs), dims, tiling(dims), [BodyStep(operation, operands)], offsets)
 
 
-def _elementwise_dims(output: str, extents: dict[str, int], strides: Sequence[dict[str, int]]) -> tuple[Dim, ...]:
+def _elementwise_dims(output: str, extents: dict[str, int], strides: Sequence[dict[str, int]]) -> tuple[LoopDim, ...]:
     """The output's fastest dim is N, the sources' fastest M if it is another; the order is the output's."""
     dims = fuse_dims(dims_of({letter: extents[letter] for letter in output}, strides, lambda letter: "batch"))
     dims = tuple(sorted(dims, key=lambda dim: -abs(dim.strides[-1])))
     n = dims[-1] if dims else None
 
-    def speed(dim: Dim) -> tuple[bool, int, int]:
+    def speed(dim: LoopDim) -> tuple[bool, int, int]:
         # a dim along which a source stands still is no help to it: broadcasts come last
         still, stride = min((stride == 0, abs(stride)) for stride in (dim.strides[:-1] or dim.strides))
         return still, stride, abs(dim.strides[-1])
 
     m = min(dims[:-1], key=speed, default=None)
     return tuple(
-        Dim(dim.name, dim.extent, dim.strides, "N" if dim is n else "M" if dim is m else "batch") for dim in dims
+        LoopDim(dim.name, dim.extent, dim.strides, "N" if dim is n else "M" if dim is m else "batch") for dim in dims
     )
 
 
-def _reduction_dims(output: str, extents: dict[str, int], strides: Sequence[dict[str, int]]) -> tuple[Dim, ...]:
+def _reduction_dims(output: str, extents: dict[str, int], strides: Sequence[dict[str, int]]) -> tuple[LoopDim, ...]:
     """The output's fastest dim is N, its others M, what it lacks K; outermost first by the output, then by in0."""
 
     def role(letter: str) -> Role:
@@ -291,5 +291,5 @@ def _reduction_dims(output: str, extents: dict[str, int], strides: Sequence[dict
     dims = fuse_dims(dims_of(extents, strides, role))
     free = sorted((dim for dim in dims if dim.role == "M"), key=lambda dim: -abs(dim.strides[1]))
     inner = sorted((dim for dim in dims if dim.role == "K"), key=lambda dim: -abs(dim.strides[0]))
-    free[-1:] = [Dim(dim.name, dim.extent, dim.strides, "N") for dim in free[-1:]]
+    free[-1:] = [LoopDim(dim.name, dim.extent, dim.strides, "N") for dim in free[-1:]]
     return (*free, *inner)

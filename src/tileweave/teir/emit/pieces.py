@@ -19,7 +19,7 @@ from tileweave.layout import DEFAULT_AXIS, strided
 from tileweave.teir.emit.compose import sequence
 from tileweave.teir.emit.contraction import emit_contraction
 from tileweave.teir.emit.elements import emit_copy, emit_reduction, emit_relu
-from tileweave.teir.emit.schedule import Chooser, Dim, Tiling
+from tileweave.teir.emit.schedule import Chooser, LoopDim, Tiling
 from tileweave.teir.emit.terms import Operand, check_output, extents_of, parse
 from tileweave.teir.ir.dtypes import contraction_dtype, width_bytes
 from tileweave.teir.ir.program import Program, TensorSpec
@@ -155,7 +155,7 @@ def _pieces(letters: str, operand: Operand, letter: str, start: int, count: int,
 
 
 def _iterate(number: str) -> Chooser:
-    def tiles(dims: Sequence[Dim]) -> Tiling:
+    def tiles(dims: Sequence[LoopDim]) -> Tiling:
         return Tiling(tuple(1 if number in dim.name or dim.role == "batch" else dim.extent for dim in dims))
 
     return tiles

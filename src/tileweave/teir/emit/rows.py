@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tileweave.teir.emit.schedule import Dim, Role, fuse_dims
+from tileweave.teir.emit.schedule import LoopDim, Role, fuse_dims
 from tileweave.teir.emit.terms import Term, dims_of, extents_of, letter_strides, refined
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.extensions import FILL
@@ -49,7 +49,7 @@ class Rows:
     row: str | None
     elements: str = ""
     tensors: list[TensorSpec] = field(default_factory=list)
-    dims: list[Dim] = field(default_factory=list)
+    dims: list[LoopDim] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     axes: list[Axis] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
@@ -116,8 +116,8 @@ class Rows:
             count = max((d for d in range(1, _CHUNKS + 1) if longest.extent % d == 0), default=1)
             count = count if count >= min(8, longest.extent) else longest.extent
             each = longest.extent // count
-            chunk = Dim(f"{longest.name}_chunk", count, tuple(each * s for s in longest.strides), "M")
-            inner = [Dim(longest.name, each, longest.strides, "M")] if each > 1 else []
+            chunk = LoopDim(f"{longest.name}_chunk", count, tuple(each * s for s in longest.strides), "M")
+            inner = [LoopDim(longest.name, each, longest.strides, "M")] if each > 1 else []
             self.dims = [chunk, *inner, *(dim for dim in self.dims if dim is not longest)]
         own = self.row_axes(self.elements)
         return self.packed(name, dtype, [dim.name in own or dim.name.endswith("_chunk") for dim in self.dims])

@@ -18,7 +18,7 @@ Role = Literal["batch", "M", "N", "K"]
 
 
 @dataclass(frozen=True, slots=True)
-class Dim:
+class LoopDim:
     """A loop of an operation before it is tiled.
 
     Args:
@@ -50,7 +50,7 @@ class Tiling:
         return "\n".join(self.reasons)
 
 
-Chooser = Callable[[tuple[Dim, ...]], Tiling]
+Chooser = Callable[[tuple[LoopDim, ...]], Tiling]
 """What an emitter asks for tiles; a caller may give its own."""
 
 
@@ -76,12 +76,12 @@ TRANSPOSE = {"M": TileTarget(64, 1, 96, 16), "N": TileTarget(64, 1, 96, 16)}
 STREAM = {"M": TileTarget(16, 1, 32, 8), "N": TileTarget(8192, 64, 16384, 64)}
 
 
-def untiled(dims: Sequence[Dim]) -> Tiling:
+def untiled(dims: Sequence[LoopDim]) -> Tiling:
     """Consumes every dim whole, except that batch dims are iterated."""
     return Tiling(tuple(1 if dim.role == "batch" else dim.extent for dim in dims), ("every role is consumed whole",))
 
 
-def contraction_tiles(dims: Sequence[Dim]) -> Tiling:
+def contraction_tiles(dims: Sequence[LoopDim]) -> Tiling:
     """Tiles for reuse: about 64 x 256 outputs, 256 contracted steps.
 
     Args:
@@ -97,7 +97,7 @@ def contraction_tiles(dims: Sequence[Dim]) -> Tiling:
     return tiles_for(dims, CONTRACTION)
 
 
-def elementwise_tiles(dims: Sequence[Dim]) -> Tiling:
+def elementwise_tiles(dims: Sequence[LoopDim]) -> Tiling:
     """Square tiles where the operation transposes, long runs where it does not.
 
     Args:
@@ -112,7 +112,7 @@ def elementwise_tiles(dims: Sequence[Dim]) -> Tiling:
     return tiles_for(dims, TRANSPOSE if _transposes(dims) else STREAM)
 
 
-def tiles_for(dims: Sequence[Dim], targets: dict[str, TileTarget]) -> Tiling:
+def tiles_for(dims: Sequence[LoopDim], targets: dict[str, TileTarget]) -> Tiling:
     """Tiles near the targets of each role; dims of other roles are iterated.
 
     Args:
@@ -137,7 +137,7 @@ def tiles_for(dims: Sequence[Dim], targets: dict[str, TileTarget]) -> Tiling:
     return Tiling(tuple(tiles[dim.name] for dim in dims), tuple(reasons))
 
 
-def _transposes(dims: Sequence[Dim]) -> bool:
+def _transposes(dims: Sequence[LoopDim]) -> bool:
     """Whether the source's fastest dim is not the output's: then M moves along it."""
     speed = {dim.role: abs(dim.strides[0]) for dim in dims if dim.role != "batch"}
     return 0 < speed.get("M", 0) < speed.get("N", 0)
@@ -159,7 +159,7 @@ def _tile(extent: int, target: TileTarget, taken: int) -> int:
     return rounded if rounded <= most else even
 
 
-def _say(dim: Dim, tile: int) -> str:
+def _say(dim: LoopDim, tile: int) -> str:
     if tile == dim.extent:
         return f"{dim.name} whole ({tile})"
     if tile == 1:
@@ -168,7 +168,7 @@ def _say(dim: Dim, tile: int) -> str:
     return f"{dim.name} in tiles of {tile} out of {dim.extent}" + (f" and a rest of {rest}" if rest else "")
 
 
-def fuse_dims(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+def fuse_dims(dims: Sequence[LoopDim]) -> tuple[LoopDim, ...]:
     """Fewer dims for the same loops: two dims of a role are one when the outer steps over exactly the inner.
 
     Example:
@@ -183,7 +183,7 @@ def fuse_dims(dims: Sequence[Dim]) -> tuple[Dim, ...]:
         for outer in result:
             fits = all(s == t * inner.extent for s, t in zip(outer.strides, inner.strides, strict=True))
             if outer is not inner and outer.role == inner.role and fits:
-                fused = Dim(outer.name + inner.name, outer.extent * inner.extent, inner.strides, inner.role)
+                fused = LoopDim(outer.name + inner.name, outer.extent * inner.extent, inner.strides, inner.role)
                 result[k] = fused
                 result.remove(outer)
                 k = -1

@@ -12,7 +12,7 @@ from string import ascii_letters
 from tileweave.errors import GraphError, LayoutError, NoLayout
 from tileweave.layout import DEFAULT_AXIS, Coord, Iter, Layout, common_refinement, group
 from tileweave.layout.core.search import first_collision
-from tileweave.teir.emit.schedule import Dim, Role
+from tileweave.teir.emit.schedule import LoopDim, Role
 from tileweave.teir.ir.dtypes import width_bytes
 
 
@@ -203,10 +203,12 @@ def refined(where: str, terms: Sequence[Term]) -> list[Term]:
     return result
 
 
-def dims_of(extents: dict[str, int], strides: Sequence[dict[str, int]], role: Callable[[str], Role]) -> tuple[Dim, ...]:
+def dims_of(
+    extents: dict[str, int], strides: Sequence[dict[str, int]], role: Callable[[str], Role]
+) -> tuple[LoopDim, ...]:
     """One dim per letter of more than one step."""
     return tuple(
-        Dim(letter, extent, tuple(s.get(letter, 0) for s in strides), role(letter))
+        LoopDim(letter, extent, tuple(s.get(letter, 0) for s in strides), role(letter))
         for letter, extent in extents.items()
         if extent > 1
     )

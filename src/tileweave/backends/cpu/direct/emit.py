@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.backends.cpu.direct.match import Convolution, Tiling, tiling
+from tileweave.backends.cpu.direct.match import Convolution, RegisterTiling, tiling
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
@@ -101,7 +101,7 @@ class _Writer:
     target: Target
     name: str
     c: Convolution
-    tiles: Tiling
+    tiles: RegisterTiling
     threads: int
 
     def __post_init__(self) -> None:

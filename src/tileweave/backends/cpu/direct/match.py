@@ -325,7 +325,7 @@ def _terms(modes: Sequence[Mode], x: int, w: int) -> tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class RegisterTiling:
     """How many filters and vectors of pixels are computed at once.
 
     Args:
@@ -358,7 +358,7 @@ _LOAD_CYCLES = {(False, False): 0.3, (False, True): 0.7, (True, False): 1.0, (Tr
 where masks and shuffles compete with products."""
 
 
-def tiling(c: Convolution, target: Target) -> Tiling:
+def tiling(c: Convolution, target: Target) -> RegisterTiling:
     """The register tile with the fewest cycles."""
     lanes = target.lanes(c.element.width_bytes)
     vectors = -(-c.pixels // lanes)
@@ -377,7 +377,7 @@ def tiling(c: Convolution, target: Target) -> Tiling:
     widths = (few + 1,) * more + (few,) * (tiles - more)
     spread = max(abs(place) for place, _ in c.terms) + sum((n - 1) * s for n, s in c.rows)
     blocks = 1 if c.filters[0] <= rows else min(tiles, max(1, -(-spread // BLOCK_BYTES)))
-    return Tiling(rows, widths, crossed, blocks)
+    return RegisterTiling(rows, widths, crossed, blocks)
 
 
 def _cycles(c: Convolution, rows: int, width: int, crossed: int, vectors: int) -> float:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tileweave.backends.base import NOWHERE, Apart, Outcome, Point, PythonRow, Row, Wanted
+from tileweave.backends.base import NOWHERE, Apart, CallRow, Outcome, Point, PythonRow, Wanted
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import host
 from tileweave.backends.host import OBJECT_DATA, Block, address_of, interface_address, span
@@ -402,7 +402,7 @@ class NativeCalls:
 
     def sequence(
         self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = (), apart: Apart = NOWHERE
-    ) -> Row:
+    ) -> CallRow:
         """These calls in one native loop."""
         chosen = [self._bound[call] for call in calls]
         if _takes_objects():

@@ -53,7 +53,7 @@ ADVANTAGE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TuningChoice:
     """One way to compute: which program of the list, with how many threads, and with which wishes."""
 
     program: int = 0
@@ -67,7 +67,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TimedChoice:
     """A choice that was timed.
 
     Args:
@@ -76,7 +76,7 @@ class Trial:
         seconds: the least that was measured of one call.
     """
 
-    choice: Choice
+    choice: TuningChoice
     cycles: float
     seconds: float
 
@@ -97,8 +97,8 @@ class Tuned:
 
     programs: tuple[Program, ...]
     notes: tuple[str, ...]
-    choice: Choice
-    trials: tuple[Trial, ...]
+    choice: TuningChoice
+    trials: tuple[TimedChoice, ...]
     remembered: bool
     target: Target
     unkept: str = ""
@@ -220,13 +220,13 @@ class _Search:
         self.cache = cache
         self.start = time.perf_counter()
         self.end = self.start + seconds
-        self.trials: list[Trial] = []
-        self.calls: dict[Choice, Callable[[], None]] = {}
+        self.trials: list[TimedChoice] = []
+        self.calls: dict[TuningChoice, Callable[[], None]] = {}
         self.known: set[Any] = set()
 
-    def run(self) -> Choice:
+    def run(self) -> TuningChoice:
         """The winner: one change after the other, then the best of all in turns."""
-        own = Choice(0, self.threads)
+        own = TuningChoice(0, self.threads)
         self.attempt(own)
         best = self.trials[0]
         for group in _changes(self.cuts(own), self.target):
@@ -236,14 +236,14 @@ class _Search:
         for fewer in _fewer(self.threads):
             self.attempt(replace(best.choice, threads=fewer))
         for k in range(1, len(self.programs)):
-            self.attempt(Choice(k, self.threads))
-            self.attempt(Choice(k, self.threads, best.choice.settings))
+            self.attempt(TuningChoice(k, self.threads))
+            self.attempt(TuningChoice(k, self.threads, best.choice.settings))
         return self.finalists(own)
 
-    def cuts(self, choice: Choice) -> tuple[_Called, ...]:
+    def cuts(self, choice: TuningChoice) -> tuple[_Called, ...]:
         return _cuts(self.programs[choice.program], choice.threads, self.target, choice.settings)
 
-    def attempt(self, choice: Choice) -> Trial | None:
+    def attempt(self, choice: TuningChoice) -> TimedChoice | None:
         """Compile a choice and time it briefly; None where it makes no new code, or no time is left."""
         cuts = self.cuts(choice)
         made = (choice.program, choice.threads, cuts)
@@ -261,12 +261,12 @@ class _Search:
             return None  # a further program needs not compile
         operands = [self.arrays[spec.name] for spec in kernel.program.tensors if spec.role != "scratch"]
         call = kernel.prepare(*operands)
-        trial = Trial(choice, sum(one.cycles for one in cuts), _least(call))
+        trial = TimedChoice(choice, sum(one.cycles for one in cuts), _least(call))
         self.trials.append(trial)
         self.calls[choice] = call
         return trial
 
-    def finalists(self, own: Choice) -> Choice:
+    def finalists(self, own: TuningChoice) -> TuningChoice:
         """The best few and the backend's own choice, timed in turns, so that a disturbance meets all of them."""
         least = {trial.choice: trial.seconds for trial in self.trials}
         close = sorted((c for c in least if least[c] < 1.2 * min(least.values())), key=lambda c: least[c])
@@ -445,7 +445,7 @@ def _file(programs: Sequence[Program], threads: int, target: Target) -> Path:
 _FORMAT = "tileweave tuned 2"
 
 
-def _document(file: Path, choice: Choice, trials: Sequence[Trial], notes: Sequence[str]) -> dict[str, Any]:
+def _document(file: Path, choice: TuningChoice, trials: Sequence[TimedChoice], notes: Sequence[str]) -> dict[str, Any]:
     return {
         "format": _FORMAT,
         "key": file.stem,
@@ -464,7 +464,9 @@ def _document(file: Path, choice: Choice, trials: Sequence[Trial], notes: Sequen
     }
 
 
-def _read(file: Path, programs: int, threads: int) -> tuple[Choice, tuple[Trial, ...], tuple[str, ...]] | None:
+def _read(
+    file: Path, programs: int, threads: int
+) -> tuple[TuningChoice, tuple[TimedChoice, ...], tuple[str, ...]] | None:
     """The winner in a cache file, and what was timed; None where there is none or it is not what was written."""
     try:
         document = json.loads(file.read_text("utf-8"))
@@ -479,13 +481,13 @@ def _read(file: Path, programs: int, threads: int) -> tuple[Choice, tuple[Trial,
         return None
 
 
-def _trial(entry: Any, programs: int, threads: int) -> Trial:
+def _trial(entry: Any, programs: int, threads: int) -> TimedChoice:
     number, used = entry["program"], entry["threads"]
     cycles, seconds = float(entry["cycles"]), float(entry["seconds"])
     good = type(number) is int and type(used) is int and 0 <= number < programs and 1 <= used <= threads
     if not good or not (0 <= cycles < 1e30 and 0 < seconds < 1e9):
         raise ValueError("no trial of these programs")
-    return Trial(Choice(number, used, Settings(**entry["settings"])), cycles, seconds)
+    return TimedChoice(TuningChoice(number, used, Settings(**entry["settings"])), cycles, seconds)
 
 
 def _write(file: Path, document: Mapping[str, Any]) -> str:

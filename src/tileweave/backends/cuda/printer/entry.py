@@ -21,7 +21,7 @@ from tileweave.kernel.dispatch.layouts.claims import verify_claims
 from tileweave.kernel.dispatch.layouts.places import cosize, memory_layout
 from tileweave.kernel.dispatch.schedules import registered
 from tileweave.kernel.ir import Kernel, Tensor
-from tileweave.kernel.threads import Place, ThreadProgram
+from tileweave.kernel.threads import SourceLine, ThreadProgram
 
 
 def lowered(kernel: Kernel, arch: str) -> Lowered:
@@ -227,7 +227,7 @@ def located(error: BackendError, name: str, line: Callable[[str, tuple[str, ...]
     return BackendError(f"{name}.run(..)", str(wrong[0]), inputs=more, facts={**error.facts, "findings": shown})
 
 
-def _user(where: str, frames: tuple[str, ...], places: tuple[Place | None, ...]) -> str:
+def _user(where: str, frames: tuple[str, ...], places: tuple[SourceLine | None, ...]) -> str:
     """The user's line of the innermost call that has one; the printed line where none has."""
     for frame in frames:
         number = frame.rpartition(":")[2]

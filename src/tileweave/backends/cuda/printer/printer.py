@@ -22,12 +22,12 @@ from tileweave.kernel.threads import (
     Instruction,
     Jump,
     Local,
-    Loop,
-    Place,
     Repeat,
     Slots,
+    SourceLine,
     Spellings,
     Statement,
+    ThreadLoop,
     ThreadProgram,
     instructions,
 )
@@ -44,8 +44,8 @@ class _Printer:
     helpers: dict[str, str] = field(default_factory=dict)
     out: list[str] = field(default_factory=list)
     varying: frozenset[str] = frozenset()
-    at: Place | None = None
-    places: list[Place | None] = field(default_factory=list)
+    at: SourceLine | None = None
+    places: list[SourceLine | None] = field(default_factory=list)
 
     def need(self, name: str) -> str:
         """Notes that a helper is used, and those it uses."""
@@ -118,7 +118,7 @@ class _Printer:
             self.at = statement.at or self.at
             if isinstance(statement, Instruction):
                 self.emit(depth, self.instruction(statement))
-            elif isinstance(statement, Loop):
+            elif isinstance(statement, ThreadLoop):
                 self.loop(statement, depth)
             elif isinstance(statement, Branch):
                 self.branch(statement, depth)
@@ -139,7 +139,7 @@ class _Printer:
         text = self.element(value, "s32")[0] if isinstance(value, Address | Slots) else self.number(value)
         return f"{name} = {text};" if name in self.varying else f"const int {name} = {text};"
 
-    def loop(self, loop: Loop, depth: int) -> None:
+    def loop(self, loop: ThreadLoop, depth: int) -> None:
         i = str(loop.symbol)
         step = self.number(loop.step)
         if loop.unroll:
@@ -440,7 +440,7 @@ def text_of(program: ThreadProgram) -> str:
     return text_and_places(program)[0]
 
 
-def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ...]]:
+def text_and_places(program: ThreadProgram) -> tuple[str, tuple[SourceLine | None, ...]]:
     """The CUDA C++ of a program, and for each of its lines the user's line that it came from."""
     printer = _Printer(program, varying=program.varying)
     places, total = program.shared_places()
@@ -489,13 +489,13 @@ def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ..
     return text, (*(None for _ in before.splitlines()), *printer.places, None)
 
 
-def together(programs: Sequence[ThreadProgram]) -> tuple[str, tuple[Place | None, ...]]:
+def together(programs: Sequence[ThreadProgram]) -> tuple[str, tuple[SourceLine | None, ...]]:
     """Several programs, whose names differ, as one text: the helpers of each lie in a namespace of its own."""
     if len(programs) == 1:
         return text_and_places(programs[0])
     bodies: list[str] = []
     includes: dict[str, None] = {}
-    places: list[Place | None] = []
+    places: list[SourceLine | None] = []
     for program in programs:
         text, known = text_and_places(program)
         lines = text.splitlines()

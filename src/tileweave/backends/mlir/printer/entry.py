@@ -15,7 +15,7 @@ from tileweave.backends.mlir.printer.printer import text_and_places
 from tileweave.backends.mlir.signature import merged
 from tileweave.errors import BackendError
 from tileweave.kernel.ir import Kernel
-from tileweave.kernel.threads import Place
+from tileweave.kernel.threads import SourceLine
 
 
 def text(kernel: Kernel, arch: str = "sm_80") -> str:
@@ -66,7 +66,7 @@ def run_together(
     """Runs kernels one after the other, on arrays of each, as one module that is lowered once; arguments as `run`."""
     texts: dict[str, str] = {}
     launches: list[Launch] = []
-    places: tuple[Place | None, ...] = ()
+    places: tuple[SourceLine | None, ...] = ()
     finish: list[Callable[[], None]] = []
     for number, (kernel, arrays) in enumerate(runs):
         named = (
@@ -104,7 +104,7 @@ def _flat(value: Any) -> Any:
     return line.view(np.int8) if line.dtype.name.startswith("float8") else line
 
 
-def _user(where: str, places: tuple[Place | None, ...]) -> str:
+def _user(where: str, places: tuple[SourceLine | None, ...]) -> str:
     file, _, number = where.rpartition(":")
     if not file.endswith("kernel.mlir") or not number.isdigit() or not 0 < int(number) <= len(places):
         return where

@@ -28,12 +28,12 @@ from tileweave.kernel.threads import (
     Instruction,
     Jump,
     Local,
-    Loop,
-    Place,
     Repeat,
     Slots,
+    SourceLine,
     Spellings,
     Statement,
+    ThreadLoop,
     ThreadProgram,
     statements,
 )
@@ -62,9 +62,9 @@ class _Printer:
     program: ThreadProgram
     varying: frozenset[str] = frozenset()
     out: list[str] = field(default_factory=list)
-    places: list[Place | None] = field(default_factory=list)
+    places: list[SourceLine | None] = field(default_factory=list)
     head: list[str] = field(default_factory=list)
-    at: Place | None = None
+    at: SourceLine | None = None
     depth: int = 3
     names: dict[Expr, str] = field(default_factory=dict)
     taken: dict[str, int] = field(default_factory=dict)
@@ -201,7 +201,7 @@ class _Printer:
             self.at = statement.at or self.at
             if isinstance(statement, Instruction):
                 self.instruction(statement)
-            elif isinstance(statement, Loop):
+            elif isinstance(statement, ThreadLoop):
                 self.loop(statement)
             elif isinstance(statement, Branch):
                 self.branch(statement)
@@ -229,7 +229,7 @@ class _Printer:
         else:
             self.names[statement.symbol] = name
 
-    def loop(self, loop: Loop) -> None:
+    def loop(self, loop: ThreadLoop) -> None:
         start, stop, step = (self.number(n) for n in (loop.start, loop.stop, loop.step))
         name = self.fresh(str(loop.symbol))
         self.line(f"scf.for {name} = {start} to {stop} step {step} {{")
@@ -269,7 +269,7 @@ class _Printer:
         raise _declined(item.atom, reason, item.at)
 
 
-def _declined(what: str, reason: str, at: Place | None) -> BackendError:
+def _declined(what: str, reason: str, at: SourceLine | None) -> BackendError:
     return BackendError("text('mlir')", f"MLIR cannot say {what}", inputs={"line": str(at)}, legal=reason)
 
 
@@ -465,7 +465,7 @@ def _atomic(printer: _Printer, item: Instruction) -> None:
         printer.write(old, printer.add(text))
 
 
-def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ...]]:
+def text_and_places(program: ThreadProgram) -> tuple[str, tuple[SourceLine | None, ...]]:
     """The MLIR of a program, and for each of its lines the user's line that it came from.
 
     Raises:
@@ -497,7 +497,7 @@ def text_and_places(program: ThreadProgram) -> tuple[str, tuple[Place | None, ..
     return _assembled(program, printer, head)
 
 
-def _assembled(program: ThreadProgram, printer: _Printer, head: list[str]) -> tuple[str, tuple[Place | None, ...]]:
+def _assembled(program: ThreadProgram, printer: _Printer, head: list[str]) -> tuple[str, tuple[SourceLine | None, ...]]:
     threads = 32 * program.warps
     grid = " x ".join(map(str, program.grid))
     before = [f"// {program.name}: {grid} blocks of {threads} threads, for {program.arch}."]
@@ -532,7 +532,7 @@ def _expressions(program: ThreadProgram) -> Iterator[Expr]:
         found: list[Any] = []
         if isinstance(s, Instruction):
             found = [s.mask, *(x for o in s.operands for x in _within(o))]
-        elif isinstance(s, Loop):
+        elif isinstance(s, ThreadLoop):
             found = [s.start, s.stop, s.step]
         elif isinstance(s, Branch | Repeat):
             found = [s.condition]

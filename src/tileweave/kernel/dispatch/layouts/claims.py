@@ -24,8 +24,8 @@ from tileweave.kernel.threads import (
     Buffer,
     ClaimedElement,
     Instruction,
-    Place,
     Slots,
+    SourceLine,
     TensorBox,
     ThreadProgram,
     instructions,
@@ -49,7 +49,7 @@ class Broken:
 
     rule: str
     text: str
-    at: Place | None
+    at: SourceLine | None
 
     def __str__(self) -> str:
         return f"{self.at}: {self.rule}: {self.text}"

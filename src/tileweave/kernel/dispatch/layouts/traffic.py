@@ -9,7 +9,7 @@ import numpy as np
 
 from tileweave.index import Expr, bounds, evaluate, symbols_of
 from tileweave.kernel.atoms import BITS
-from tileweave.kernel.threads import Address, Instruction, Place, Slots, ThreadProgram, instructions
+from tileweave.kernel.threads import Address, Instruction, Slots, SourceLine, ThreadProgram, instructions
 from tileweave.layout.analysis.memory import loads, phases_of
 
 _SECTOR, _BANKS, _WORD = 32, 32, 4
@@ -35,7 +35,7 @@ class Traffic:
     unit: str
     served: int
     least: int
-    at: Place | None
+    at: SourceLine | None
 
     def __str__(self) -> str:
         worse = "" if self.served <= self.least else f", {self.served / self.least:.1f} times what is needed"

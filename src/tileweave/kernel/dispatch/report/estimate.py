@@ -17,7 +17,16 @@ from tileweave.kernel.dispatch.lower import lower
 from tileweave.kernel.dispatch.report.liveness import registers as live
 from tileweave.kernel.ir import Kernel
 from tileweave.kernel.ir.verify import TENSOR_COLUMNS
-from tileweave.kernel.threads import Branch, Instruction, Local, Loop, Repeat, Statement, ThreadProgram, instructions
+from tileweave.kernel.threads import (
+    Branch,
+    Instruction,
+    Local,
+    Repeat,
+    Statement,
+    ThreadLoop,
+    ThreadProgram,
+    instructions,
+)
 
 
 @dataclass(frozen=True)
@@ -139,7 +148,7 @@ def _count(
 ) -> None:
     """Adds what these warps of a block do, `times` times."""
     for statement in body:
-        if isinstance(statement, Loop):
+        if isinstance(statement, ThreadLoop):
             turns = _turns(statement.start, statement.stop, statement.step)
             _count(program, statement.body, times * turns, warps, counts)
         elif isinstance(statement, Repeat):

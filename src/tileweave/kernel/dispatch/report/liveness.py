@@ -16,10 +16,10 @@ from tileweave.kernel.threads import (
     Buffer,
     Instruction,
     Local,
-    Loop,
     Repeat,
     Slots,
     Statement,
+    ThreadLoop,
     instructions,
     statements,
 )
@@ -73,7 +73,7 @@ def _walk(body: tuple[Statement, ...], spans: dict[Buffer, list[int]], born: set
             born.add(s.buffer)
         elif isinstance(s, Branch):
             at = _walk(s.otherwise, spans, born, _walk(s.body, spans, born, at))
-        elif isinstance(s, Loop | Repeat) and not _over_slots(s):
+        elif isinstance(s, ThreadLoop | Repeat) and not _over_slots(s):
             inside: set[Buffer] = set()
             end = _walk(s.body, spans, inside, at)
             for buffer in set(_buffers(s.body)) - inside:
@@ -87,9 +87,9 @@ def _walk(body: tuple[Statement, ...], spans: dict[Buffer, list[int]], born: set
     return at
 
 
-def _over_slots(s: Loop | Repeat) -> bool:
+def _over_slots(s: ThreadLoop | Repeat) -> bool:
     inner = statements(s.body)
-    return isinstance(s, Loop) and s.unroll and all(not isinstance(i, Allocate | Repeat) for i in inner)
+    return isinstance(s, ThreadLoop) and s.unroll and all(not isinstance(i, Allocate | Repeat) for i in inner)
 
 
 def _note(spans: dict[Buffer, list[int]], buffer: Buffer, at: int) -> None:
