@@ -22,7 +22,7 @@ from tileweave.index.normal.intervals import Interval
 from tileweave.index.normal.poly import known_divisor, subtract
 from tileweave.index.normal.read import follows, normal_of, range_of, value_of
 from tileweave.index.normal.rules import without_remainders
-from tileweave.index.provers import Verdict, ask, bijective_by_isl
+from tileweave.index.provers import Verdict, ask, bijective_by_isl, facts_of
 from tileweave.index.trees import symbols_of
 
 EXHAUSTIVE_LIMIT = 1 << 24
@@ -389,11 +389,7 @@ def _inside(nodes: Sequence[Expr], given: Sequence[Expr], env: dict[Expr, Value]
     """Where the symbols are in their ranges and everything given holds."""
     inside: Any = np.bool_(True)
     for node in nodes:
-        _, start, stop, factor = node.args
-        tests = [] if start is None else [start <= node]
-        tests += [] if stop is None else [node < stop]
-        tests += [] if factor.op == "const" and factor.args[0] == 1 else [equal(node % factor, 0)]
-        values, defined = values_of([as_expr(test) for test in tests], env)
+        values, defined = values_of(facts_of(node), env)
         for value in (*values, defined):
             inside = inside & np.asarray(value, dtype=bool)
     values, defined = values_of(list(given), env)

@@ -65,7 +65,7 @@ def ask(prover: str, condition: Expr, given: Sequence[Expr] = ()) -> Verdict:
     solver = z3.Solver()
     solver.set("timeout", Z3_TIMEOUT_MS)
     nodes = symbols_of((condition, *given))
-    facts = [fact for node in nodes for fact in _range_of(node)]
+    facts = [fact for node in nodes for fact in facts_of(node)]
     wanted = [condition, *given, *facts]
     terms, defined = _z3_terms(z3, wanted)
     solver.add(*(terms[fact] for fact in (*given, *facts)), *(defined[root] for root in wanted))
@@ -80,7 +80,8 @@ def ask(prover: str, condition: Expr, given: Sequence[Expr] = ()) -> Verdict:
     return Verdict(False, "z3", witness)
 
 
-def _range_of(node: Expr) -> list[Expr]:
+def facts_of(node: Expr) -> list[Expr]:
+    """What a symbol's declaration says of it."""
     _, start, stop, factor = node.args
     facts = [] if start is None else [start <= node]
     facts += [] if stop is None else [node < stop]

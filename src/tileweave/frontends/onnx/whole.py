@@ -10,6 +10,7 @@ import numpy as np
 from tileweave import graph as g
 from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.graph import Operation, Signature, Tensor, TensorType
+from tileweave.graph.nn.images import keys_kernel
 from tileweave.graph.ops.operators import Operator, register
 from tileweave.space import AffineMap, Box, Projection
 
@@ -209,8 +210,8 @@ def _grid_sample(x: Array, grid: Array, mode: str, padding: str, corners: bool) 
         if mode == "linear":
             per_axis.append([(low, 1 - t), (low + 1, t)])
         else:
-            near = [_keys(t + 1), _keys(t), _keys(1 - t), _keys(2 - t)]
-            per_axis.append([(low - 1 + j, near[j]) for j in range(taps)])
+            near = [keys_kernel(np.abs(t + 1 - j), -0.75) for j in range(taps)]
+            per_axis.append([(low - 1 + j, weight) for j, weight in enumerate(near)])
     out = np.zeros((*x.shape[:2], *grid.shape[1:-1]))
     for item in range(x.shape[0]):
         for chosen in np.ndindex(*(len(options) for options in per_axis)):
@@ -234,13 +235,6 @@ def _reflected(at: Array, n: int, corners: bool) -> Array:
         return np.zeros_like(at)
     folded = np.abs(at - low) % (2 * span)
     return np.clip(np.where(folded > span, 2 * span - folded, folded) + low, 0, n - 1)
-
-
-def _keys(t: Array, a: float = -0.75) -> Array:
-    t = np.abs(t)
-    near = ((a + 2) * t - (a + 3)) * t * t + 1
-    far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
-    return np.where(t <= 1, near, np.where(t < 2, far, 0))
 
 
 @operator("RoiAlign")

@@ -228,11 +228,11 @@ def _linear(distance: Array, a: float) -> Array:
     return np.asarray(np.maximum(1 - distance, 0))
 
 
-def _cubic(distance: Array, a: float) -> Array:
-    """Keys' kernel."""
+def keys_kernel(distance: Array, a: float) -> Array:
+    """Keys' kernel: the weights of values at distances of 0 or more, in cubic interpolation of coefficient a."""
     near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
 
 
-_WEIGHTS: dict[str, Callable[[Array, float], Array]] = {"linear": _linear, "cubic": _cubic}
+_WEIGHTS: dict[str, Callable[[Array, float], Array]] = {"linear": _linear, "cubic": keys_kernel}
