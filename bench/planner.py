@@ -19,7 +19,7 @@ from tileweave.planner.search.make import problem_of, tables_of
 from tileweave.planner.search.pareto import Pareto
 from tileweave.planner.steps import steps_of
 from tileweave.runtime.probe import probe
-from tileweave.runtime.trace import Report
+from tileweave.runtime.trace import RunReport
 
 
 def decide(operation, stage):
@@ -201,7 +201,7 @@ def predicted(runtime="local", seed=0):
     ratios = []
     for name, tensor in drawn(seed):
         plan = tw.plan(tensor, used)
-        report = Report(plan)
+        report = RunReport(plan)
         tw.run(plan, runtime=runtime, listeners=[report])
         _, seconds = timed(lambda plan=plan: tw.run(plan, runtime=runtime), 7, time.perf_counter)
         ratios.append(plan.seconds / seconds)
