@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -24,6 +24,7 @@ from tileweave.backends.base import (
     Arranged,
     CallRow,
     Calls,
+    Compiled,
     Moves,
     PythonCalls,
     PythonRow,
@@ -78,10 +79,21 @@ class WorkFailed(Exception):
         self.task = task
 
 
-@lru_cache(maxsize=64)
-def _extras(kernel: type) -> tuple[bool, bool]:
-    """Whether kernels of a type are `Arranged`, and `WritesOver`: asking a protocol takes 10 us, a call 20."""
-    return hasattr(kernel, "arranged"), hasattr(kernel, "writes_over")
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What tasks of one step have in common whose arrays lie alike.
+
+    Args:
+        kernel: that computes them.
+        order: the numbers of the reads in the order of its operands; -1 for what it makes.
+        arranges: whether it reads constants in an order of its own.
+        over: per read, whether what it makes may be written over it.
+    """
+
+    kernel: Compiled
+    order: tuple[int, ...]
+    arranges: bool
+    over: tuple[bool, ...]
 
 
 class Executable:
@@ -123,6 +135,7 @@ class Executable:
         self._segment = CallSegment()
         self._accesses = ArrayAccesses()
         self._calls: dict[str, Calls] = {}
+        self._known: dict[Any, _Kind] = {}
         self._outputs: dict[tuple[int, str], int] = {}  # (task that leaves a block of several, output) -> its value
         self._kept: list[Array] = []
         self.python_steps = 0
@@ -497,34 +510,48 @@ class Executable:
         made = lies_as(target)
         if not all(regular(array) is array for array in sample):
             return False
-        node, by = cast("Operation", step.node), step.kernel.backend
-        threads = 1 if is_small(node, task.index) else self._threads
-        arrays = {read.name: array for read, array in zip(task.reads, sample, strict=True)}
-        fixed = [read.name for read in task.reads if len(read.pieces) == 1 and self._never_changes(read)]
-        kernel = kernel_of(by, node, step.stage, arrays, made, threads, constant=fixed)
+        by = step.kernel.backend
+        fixed = tuple(read.name for read in task.reads if len(read.pieces) == 1 and self._never_changes(read))
+        kind = self._kind(task, step, sample, made, fixed)
         calls = self._calls_of(by)
-        named = {name: k for k, name in enumerate(arrays)}
-        order = in_order(node, named, -1)
-        given = [made if k < 0 else sample[k] for k in order]
-        arranges, writes_over = _extras(type(kernel))
-        own = cast("Arranged", kernel).arranged(given) if arranges else given
-        call = calls.add(kernel, own)
-        new = [array for array, old in zip(own, given, strict=True) if array is not old]
-        self._kept += new
-        self.arena_bytes += sum(array.nbytes for array in new)
-        for position, read in enumerate([target if k < 0 else found[k][0] for k in order]):
-            if isinstance(read, Slot):
-                self._segment.points.append((call, position, read))
-        self._kept += [read for read, _ in found if not isinstance(read, Slot)]
+        given = [made if k < 0 else sample[k] for k in kind.order]
+        if kind.arranges:
+            own = cast("Arranged", kind.kernel).arranged(given)
+            new = [array for array, old in zip(own, given, strict=True) if array is not old]
+            self._kept += new
+            self.arena_bytes += sum(array.nbytes for array in new)
+            given = own
+        call = calls.add(kind.kernel, given)
+        for position, k in enumerate(kind.order):
+            operand = target if k < 0 else found[k][0]
+            if isinstance(operand, Slot):
+                self._segment.points.append((call, position, operand))
+            elif k >= 0:
+                self._kept.append(operand)
         self._segment.add(call, task.number)
-        over = cast("WritesOver", kernel).writes_over() if writes_over else ()
-        for k, region in enumerate(task.reads):
+        for region, over in zip(task.reads, kind.over, strict=True):
             together = len(region.pieces) > 1  # in memory of its own, before the kernel runs
-            places = {place for place, number in enumerate(order) if number == k}
-            self._reads_of(2 * task.number + (not together), region.pieces, places <= set(over))
+            self._reads_of(2 * task.number + (not together), region.pieces, over)
         self._writes(task)
         self.kernels += 1
         return True
+
+    def _kind(self, task: Task, step: Step, sample: Sequence[Array], made: Array, fixed: tuple[str, ...]) -> _Kind:
+        """The kernel of a task, which all tasks of its step have whose arrays lie alike."""
+        lie = [(array.shape, array.strides) for array in (made, *sample)]
+        key = (task.step, task.index.size, fixed, *lie)
+        found = self._known.get(key)
+        if found is None:
+            node, names = cast("Operation", step.node), [read.name for read in task.reads]
+            threads = 1 if is_small(node, task.index) else self._threads
+            arrays = dict(zip(names, sample, strict=True))
+            kernel = kernel_of(step.kernel.backend, node, step.stage, arrays, made, threads, constant=fixed)
+            order = in_order(node, {name: k for k, name in enumerate(names)}, -1)
+            over = cast("WritesOver", kernel).writes_over() if hasattr(kernel, "writes_over") else frozenset()
+            places = [{place for place, number in enumerate(order) if number == k} for k in range(len(names))]
+            written = tuple(one <= over for one in places)
+            found = self._known[key] = _Kind(kernel, tuple(order), hasattr(kernel, "arranged"), written)
+        return found
 
     def _writes(self, task: Task) -> None:
         """Notes which region of a result a task writes."""

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from tileweave.graph import Sink
-from tileweave.lower.reads import bounds, written_over
+from tileweave.lower.reads import bounds, pointwise, written_over
 from tileweave.lower.values import Home
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Task
@@ -98,9 +98,10 @@ def alone(tasks: Sequence[Task]) -> dict[int, Home]:
 def in_place(steps: Sequence[Step], tasks: Sequence[Task], homes: dict[int, Home]) -> dict[int, Home]:
     """The same, but that what only a pointwise operation reads lies where its result does, and is written over."""
     readers = Counter(number for task in tasks for number in task.needs)
+    names = [frozenset() if step.stage == "store" else pointwise(step) for step in steps]
     for task in reversed(tasks):
-        home = homes.get(task.number)
-        for piece in written_over(steps[task.step], task) if home is not None else ():
+        step, home = steps[task.step], homes.get(task.number)
+        for piece in written_over(step, names[task.step], task) if home is not None else ():
             own = homes.get(piece.task) == Home((piece.task, 0), piece.block)
             if home is not None and own and readers[piece.task] == 1:
                 homes[piece.task] = Home(home.key, home.hold.translate(piece.map.offset))

@@ -5,8 +5,7 @@ What is read is said by the plan's tasks (`planner.tasks.Read`), piece by piece.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, cast
@@ -205,30 +204,32 @@ def row_major(block: Block) -> Block:
     return block if block.flags.c_contiguous else np.ascontiguousarray(block)
 
 
-def written_over(step: Step, task: Task) -> list[ReadPiece]:
-    """The blocks that a task may write over as it reads them: an element that it makes takes the one at its place."""
+def pointwise(step: Step) -> frozenset[str]:
+    """The inputs of which a task reads the element at the place of each that it makes, of the type that it makes."""
     node = cast("Operation", step.node)
     signature = node.signature if step.stage == "block" else None
-    if updates(step, task):
-        piece = task.reads[0].pieces[0]
-        others = [other.task for read in task.reads[1:] for other in read.pieces]
-        fits = piece.task >= 0 and piece.whole and piece.shifts and piece.block.shape == task.out.shape
-        return [piece] if fits and piece.task not in others else []
-    if signature is None or len(task.outs) != 1 or not (node.operator == "fused" or operator_of(node).arity):
-        return []
+    if signature is None or len(step.outputs) != 1 or not (node.operator == "fused" or operator_of(node).arity):
+        return frozenset()
     straight = AffineMap.identity(len(signature.dims))
 
     def in_place(projection: Projection) -> bool:
         return projection.map == straight and all(n == 1 for n in projection.shape)
 
-    name = step.outputs[0]
-    if not in_place(signature.output(name)):
-        return []
-    dtype = node.output_types[name].dtype
-    readers = Counter(piece.task for read in task.reads for piece in read.pieces)
-    alike = [read for read in task.reads if read.dtype == dtype and in_place(signature.input(read.name))]
-    first = [read.pieces[0] for read in alike if len(read.pieces) == 1]
-    return [piece for piece in first if piece.task >= 0 and piece.whole and readers[piece.task] == 1]
+    (made,) = step.outputs
+    dtype, kept = node.output_types[made].dtype, in_place(signature.output(made))
+    return frozenset(name for name, x in node.inputs if kept and x.dtype == dtype and in_place(signature.input(name)))
+
+
+def written_over(step: Step, names: Collection[str], task: Task) -> list[ReadPiece]:
+    """The blocks that a task may write over as it reads them: what it updates, or inputs that are read `pointwise`."""
+    if updates(step, task):
+        piece = task.reads[0].pieces[0]
+        others = [other.task for read in task.reads[1:] for other in read.pieces]
+        fits = piece.task >= 0 and piece.whole and piece.shifts and piece.block.shape == task.out.shape
+        return [piece] if fits and piece.task not in others else []
+    first = [read.pieces[0] for read in task.reads if len(read.pieces) == 1 and read.name in names]
+    readers = [piece.task for read in task.reads for piece in read.pieces]
+    return [piece for piece in first if piece.task >= 0 and piece.whole and readers.count(piece.task) == 1]
 
 
 def updates(step: Step, task: Task) -> bool:

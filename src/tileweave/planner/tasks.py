@@ -7,7 +7,7 @@ made (`streams`); the shards of one wave stand side by side, so machines work to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -18,7 +18,7 @@ import numpy as np
 from tileweave.graph import Operation, Partition, Selector, Sink, Source, Tensor, resolve
 from tileweave.graph.ir.nodes import Value
 from tileweave.graph.ops.operators import operator_of
-from tileweave.graph.passes.shard import index_of_output, input_region, output_partition
+from tileweave.graph.passes.shard import index_of_output, input_regions, output_partition
 from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.steps import drivers, partition_of
@@ -208,15 +208,16 @@ class Enumerator:
         self.blocks = lru_cache(maxsize=None)(lambda number, output: block_partition(plan.steps[number], output))
         self.shard_steps = lru_cache(maxsize=None)(self._shard_steps)
         self.outs = lru_cache(maxsize=None)(self._outs)
+        self.inputs = lru_cache(maxsize=None)(self._inputs)
         self.after = lru_cache(maxsize=None)(self._after)
 
     def __iter__(self) -> Iterator[Task]:
         for number, places in issue_order(self.plan.steps):
-            shards = [self.plan.steps[number].cuts.number(place) for place in places]
-            for shard in shards:
-                self.number[number, shard] = len(self.number)
-            for shard in shards:
-                yield self._task((number, shard))
+            keys = [(number, self.plan.steps[number].cuts.number(place)) for place in places]
+            for key in keys:
+                self.number[key] = len(self.number)
+            for key, place in zip(keys, places, strict=True):
+                yield self._task(key, place)
 
     def _after(self, number: int) -> tuple[int, ...]:
         """The steps that a sequence point holds before a step."""
@@ -228,31 +229,34 @@ class Enumerator:
     def _sources(reads: _Reads) -> dict[Key, None]:
         return {who: None for _, _, _, pieces in reads for who, _ in pieces if who is not None}
 
-    def _find_reads(self, key: Key) -> Iterator[tuple[str, np.dtype[Any], Box, _Pieces]]:
-        step = self.plan.steps[key[0]]
-        place = step.cuts.place(key[1])
+    def _find_reads(
+        self, number: int, place: tuple[int, ...], box: Box
+    ) -> Iterator[tuple[str, np.dtype[Any], Box, _Pieces]]:
+        step = self.plan.steps[number]
         node = step.node
         if isinstance(node, Sink):
-            box = step.cuts.at(place)
             yield "x", node.tensor.dtype, box, self._pieces(node.tensor, box)
             return
-        late = operator_of(node).finish
+        index = box
         if step.stage == "combine":
-            box = step.cuts.at(place)
             index = index_of_output(node, step.outputs[0], box)
             yield from self._partial_reads(node, box, index)
-        for name, tensor in node.inputs:
-            if step.stage == "combine":
-                if name not in late:
-                    continue
-                region = input_region(node, name, index)
-            elif step.stage == "partial" and name in late:
-                continue
-            else:
-                region = input_region(node, name, step.cuts.at(place))
+        for name, tensor, regions in self.inputs(number):
+            region = regions(index)
             yield name, tensor.dtype, region, self._pieces(tensor, region)
         if step.accumulated:
-            yield from self._accumulator(step, key[0], place)
+            yield from self._accumulator(step, number, place)
+
+    def _inputs(self, number: int) -> list[tuple[str, Tensor, Callable[[Box], Box]]]:
+        """The inputs that shards of a step read beside partial results, and which region of each."""
+        step = self.plan.steps[number]
+        node = cast("Operation", step.node)
+        late = operator_of(node).finish
+        return [
+            (name, tensor, input_regions(node, name))
+            for name, tensor in node.inputs
+            if step.stage == "block" or (name in late) == (step.stage == "combine")
+        ]
 
     def _accumulator(
         self, step: Step, number: int, place: Sequence[int]
@@ -366,10 +370,11 @@ class Enumerator:
             return []
         return [(output_partition(node, name, step.cuts), drivers(node, name)) for name in step.outputs]
 
-    def _task(self, key: Key) -> Task:
+    def _task(self, key: Key, place: tuple[int, ...]) -> Task:
         number, shard = key
         step = self.plan.steps[number]
-        reads = list(self._find_reads(key))
+        box = step.cuts.at(place)
+        reads = list(self._find_reads(number, place, box))
         made = tuple(
             Read(
                 name,
@@ -390,8 +395,6 @@ class Enumerator:
             )
             for name, dtype, region, pieces in reads
         )
-        place = step.cuts.place(shard)
-        box = step.cuts.at(place)
         needs = tuple(sorted(self.number[who] for who in self._sources(reads)))
         machine = self.machines[step.where.machine(place)]
         outs = self.outs(number)

@@ -19,7 +19,7 @@ from tileweave.graph import ArrayData, Graph, MemoryTarget, Source
 from tileweave.lower.executable import Executable
 from tileweave.planner import Machines, Plan, Step, tasks
 from tileweave.planner.tasks import in_one_process
-from tileweave.runtime.prepare import Prepared
+from tileweave.runtime.prepare import Prepared, keeping
 
 Array = np.ndarray[Any, Any]
 KEEP_PER_PLAN = 8
@@ -86,7 +86,8 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
                 read = {piece.source for task in made for read in task.reads for piece in read.pieces}
                 if not read - {None} <= sources.keys():
                     continue  # blocks that are put together reach over what no block alone reads
-            found = Executable(one.steps, made, sources, constant, prepared.sinks, threads, room)
+            with keeping():
+                found = Executable(one.steps, made, sources, constant, prepared.sinks, threads, room)
             if found.arena_bytes <= room:
                 break
         else:

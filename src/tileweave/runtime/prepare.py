@@ -6,9 +6,11 @@ for as long as the plan's graph lives: the order, who may be freed after whom, a
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,12 +89,25 @@ def prepare(plan: Plan) -> Prepared:
         for (steps, machines), found in _KEPT.get(plan.graph, ()):
             if steps is plan.steps and machines == plan.machines:
                 return found
-    made = _prepared(plan)
+    with keeping():
+        made = _prepared(plan)
     with _LOCK:
         kept = _KEPT.setdefault(plan.graph, [])
         kept.insert(0, ((plan.steps, plan.machines), made))
         del kept[KEEP_PER_GRAPH:]
     return made
+
+
+@contextmanager
+def keeping() -> Iterator[None]:
+    """While much is made that is kept, the collector, which would go through all of it again and again, waits."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _prepared(plan: Plan) -> Prepared:

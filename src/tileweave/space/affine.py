@@ -48,7 +48,7 @@ class AffineMap:
     @classmethod
     def identity(cls, rank: int) -> AffineMap:
         """The map that sends every point to itself."""
-        return cls.select(range(rank), rank)
+        return _identity(rank)
 
     @classmethod
     def select(cls, dims: Sequence[int | None], inputs: int) -> AffineMap:
@@ -210,6 +210,11 @@ class AffineSet:
                 yield image
 
 
+@lru_cache(maxsize=64)
+def _identity(rank: int) -> AffineMap:
+    return AffineMap.select(range(rank), rank)
+
+
 @dataclass(frozen=True, slots=True)
 class Projection:
     """Index point i needs the region ``map(i) + stride * j`` for ``0 <= j < shape`` of a tensor.
@@ -282,13 +287,18 @@ class Projection:
             >>> str(Projection.select((1,), 2).span(Box((0, 0), (0, 3))))
             '[0:3]'
         """
-        filled = self.map.cover(trusted_box(box.start, tuple(n or 1 for n in box.shape)))
-        shape = []
-        rows = zip(self.map.matrix, self.shape, self.stride, filled.shape, strict=True)
-        for row, own, step, extent in rows:
-            fed = own > 0 and all(n > 0 for c, n in zip(row, box.shape, strict=True) if c)
+        start, shape = [], []
+        for row, low, own, step in zip(self.map.matrix, self.map.offset, self.shape, self.stride, strict=True):
+            extent, fed = 1, own > 0
+            for c, first, n in zip(row, box.start, box.shape, strict=True):
+                if c:
+                    reach = c * (n - 1) if n else 0
+                    low += c * first + min(reach, 0)
+                    extent += abs(reach)
+                    fed = fed and n > 0
+            start.append(low)
             shape.append(extent + (own - 1) * step if fed else 0)
-        return trusted_box(filled.start, tuple(shape))
+        return trusted_box(tuple(start), tuple(shape))
 
     def image(self, box: Box) -> Box | Lattice | AffineSet:
         """Exactly the points that the index box touches, in the simplest form that holds them.

@@ -115,7 +115,8 @@ class Box:
 
     def translate(self, by: Sequence[int]) -> Box:
         """The box moved by a vector."""
-        self._same_rank("translate", len(by))
+        if len(by) != len(self.shape):
+            self._same_rank("translate", len(by))
         return trusted_box(tuple(map(add, self.start, by)), self.shape)
 
     def intersect(self, other: Box) -> Box:
@@ -243,10 +244,13 @@ _MOST_CELLS = 64
 
 def trusted_box(start: Point, shape: Point) -> Box:
     """A box of tuples of integers that are known to fit, without checking them again."""
-    box = object.__new__(Box)
-    object.__setattr__(box, "start", start)
-    object.__setattr__(box, "shape", shape)
+    box = _new(Box)
+    _set_start(box, start)
+    _set_shape(box, shape)
     return box
+
+
+_new, _set_start, _set_shape = object.__new__, vars(Box)["start"].__set__, vars(Box)["shape"].__set__
 
 
 def even_cuts(extent: int, parts: int, start: int = 0) -> tuple[int, ...]:

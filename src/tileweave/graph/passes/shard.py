@@ -90,8 +90,12 @@ class Partition:
 
     def at(self, place: Sequence[int]) -> Box:
         """The block at grid coordinates."""
-        pairs = list(zip(self.cuts, place, strict=True))
-        return trusted_box(tuple(cuts[d] for cuts, d in pairs), tuple(cuts[d + 1] - cuts[d] for cuts, d in pairs))
+        start, shape = [], []
+        for cuts, digit in zip(self.cuts, place, strict=True):
+            low = cuts[digit]
+            start.append(low)
+            shape.append(cuts[digit + 1] - low)
+        return trusted_box(tuple(start), tuple(shape))
 
     def __iter__(self) -> Iterator[Box]:
         for place in itertools.product(*(range(parts) for parts in self.grid)):
@@ -207,11 +211,17 @@ def index_of_output(operation: Operation, output: str, box: Box) -> Box:
 
 def input_region(operation: Operation, name: str, index: Box) -> Box:
     """The region of a named input, in the input tensor's own coordinates, that a block of the index needs."""
+    return input_regions(operation, name)(index)
+
+
+def input_regions(operation: Operation, name: str) -> Callable[[Box], Box]:
+    """What `input_region` is, for many blocks of the index."""
     if operation.signature is None:
-        return operation.input(name).type.box
+        whole = operation.input(name).type.box
+        return lambda index: whole
     projection = operation.signature.input(name)
-    base = projection.span(operation.index).start
-    return projection.span(index).translate(tuple(-b for b in base))
+    back = tuple(-b for b in projection.span(operation.index).start)
+    return (lambda index: projection.span(index).translate(back)) if any(back) else projection.span
 
 
 def shard_operation(operation: Operation, index: Box) -> Operation:
