@@ -65,13 +65,9 @@ LATE = 3
 """How many clusters may not start in time, on a busy machine."""
 
 
-SCRATCH = Path(tempfile.mkdtemp(prefix="tw"))
-"""The folder for temporary files of the runs: of a short name, since sockets lie there, and not that of other runs."""
-
-
-def traces() -> set[str]:
+def traces(scratch: Path) -> set[str]:
     """What runs might leave outside their folder: temporary files, and shared memory that no living process holds."""
-    return {str(path) for path in SCRATCH.iterdir()} | {path for path in shared() if not held(path)}
+    return {str(path) for path in scratch.iterdir()} | {path for path in shared() if not held(path)}
 
 
 def shared() -> set[str]:
@@ -88,10 +84,11 @@ def held(path: str) -> bool:
     return not Path(path).exists()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def scratch() -> Iterator[None]:
-    yield
-    shutil.rmtree(SCRATCH, ignore_errors=True)
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A folder for the runs' temporary files: of a short name, since sockets lie there, and not that of other runs."""
+    with tempfile.TemporaryDirectory(prefix="tw", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def victims(victim: str, services: dict[str, list[int]], rng: np.random.Generator) -> list[int]:
@@ -112,10 +109,10 @@ def words_of(process: int) -> str:
         return ""
 
 
-def round_of(folder: Path, rng: np.random.Generator, victim: str) -> tuple[str, str]:
+def round_of(folder: Path, scratch: Path, rng: np.random.Generator, victim: str) -> tuple[str, str]:
     """One run, one kill: (the victim, how the run ended)."""
     folder.mkdir()
-    env = {**ENV, **QUICK, "TILEWEAVE_TEST_RUN": str(folder), "TMPDIR": str(SCRATCH)}
+    env = {**ENV, **QUICK, "TILEWEAVE_TEST_RUN": str(folder), "TMPDIR": str(scratch)}
     words = [sys.executable, "-c", DRIVER, str(folder)]
     with subprocess.Popen(words, stdout=-1, stderr=-1, text=True, env=env) as driver:
         assert driver.stdout is not None
@@ -154,17 +151,17 @@ def round_of(folder: Path, rng: np.random.Generator, victim: str) -> tuple[str, 
 @needs_ray
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("piece", range(6))
-def test_whatever_is_killed_on_a_cluster_leaves_nothing(tmp_path: Path, piece: int) -> None:
+def test_whatever_is_killed_on_a_cluster_leaves_nothing(tmp_path: Path, scratch: Path, piece: int) -> None:
     """Nine kills, one of them of each kind; sixty with the nodes below, beside forty of drivers without a cluster."""
     seed = int(os.environ.get("TILEWEAVE_TEST_SEED", "0")) or int.from_bytes(os.urandom(4), "little")
-    rng, before, seen = np.random.default_rng(seed + piece), traces(), Counter[tuple[str, str]]()
+    rng, before, seen = np.random.default_rng(seed + piece), traces(scratch), Counter[tuple[str, str]]()
     order = [str(rng.choice(VICTIMS)), str(rng.choice(VICTIMS)), *map(str, rng.permutation(VICTIMS))]
     print("seed", seed, "piece", piece)
     for number in range(len(order) + LATE):
-        ended = round_of(tmp_path / str(number), rng, order[-1])
+        ended = round_of(tmp_path / str(number), scratch, rng, order[-1])
         seen[ended] += 1
         print(number, *ended, flush=True)
-        assert traces() <= before, (seed, number, traces() - before)
+        assert traces(scratch) <= before, (seed, number, traces(scratch) - before)
         order.pop() if ended[1] != "late" else None
         if not order:
             return
@@ -173,17 +170,17 @@ def test_whatever_is_killed_on_a_cluster_leaves_nothing(tmp_path: Path, piece: i
 
 @needs_ray
 @pytest.mark.timeout(3600)
-def test_nodes_killed_at_random_moments(tmp_path: Path) -> None:
+def test_nodes_killed_at_random_moments(tmp_path: Path, scratch: Path) -> None:
     """Real raylets; in each of eight runs, one ends at a random moment."""
     seed = int.from_bytes(os.urandom(4), "little")
-    rng, before, late = np.random.default_rng(seed), traces(), 0
+    rng, before, late = np.random.default_rng(seed), traces(scratch), 0
     for number in range(8):
         folder = tmp_path / str(number)
         folder.mkdir()
         words = [sys.executable, "-c", NODES.replace("event.done == 8", f"event.done == {rng.integers(1, 60)}"),
                  str(folder), "kill"]  # fmt: skip
         done = subprocess.run(
-            words, capture_output=True, text=True, timeout=240, env={**ENV, **QUICK, "TMPDIR": str(SCRATCH)}
+            words, capture_output=True, text=True, timeout=240, env={**ENV, **QUICK, "TMPDIR": str(scratch)}
         )
         if "during startup" in done.stderr:  # Ray's own nodes are late on a busy machine
             late += 1
@@ -192,7 +189,7 @@ def test_nodes_killed_at_random_moments(tmp_path: Path) -> None:
         sweep(folder)
         assert {path.name for path in folder.iterdir()} == {"marks", "x.npy", "y.npy"}
     shutil.rmtree(
-        SCRATCH / "ray", ignore_errors=True
+        scratch / "ray", ignore_errors=True
     )  # the session of Ray's own cluster, which tileweave never removes
-    assert traces() <= before, (seed, traces() - before)
+    assert traces(scratch) <= before, (seed, traces(scratch) - before)
     assert late < 4

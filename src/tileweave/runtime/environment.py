@@ -176,7 +176,7 @@ class Environment:
             fill: the value.
             place: where the planner takes it to lie, as `tileweave.plan` has it; storage by default.
         """
-        kind = TensorType(tuple(shape), element_type("allocate(dtype)", dtype))
+        kind = TensorType((shape,) if isinstance(shape, int) else tuple(shape), element_type("allocate(dtype)", dtype))
         self._put("allocate(name)", name, np.broadcast_to(np.asarray(fill, kind.dtype), kind.shape), place)
 
     def load(self, name: str, data: Any, *, key: str = "", place: Placement | str | None = None) -> None:
@@ -203,19 +203,29 @@ class Environment:
             at: where the box's least corner goes.
         """
         where = "copy(name, box, target, at)"
+        if not isinstance(box, Box) or not isinstance(at, Sequence):
+            raise GraphError(where, f"{box!r} at {at!r} is no place", legal="a Box, and the coordinates of a corner")
         there = Box(tuple(at), box.shape)
         if self._folder is not None:
             self._known(where, name)
             self._known(where, target)
             read = np.load(self._path(name), mmap_mode="r")
             written = np.load(self._path(target), mmap_mode="r+")
-            _check_copy(where, read, box, written, there)
+            _check_copy(where, read, box)
+            _check_copy(where, written, there, read.dtype)
             written[slices(there)] = np.array(read[slices(box)])
             written.flush()
             return
         with self._turn:
+            kinds = [self._version(where, one).type for one in (name, target)]
+            _check_copy(where, kinds[0], box)
+            _check_copy(where, kinds[1], there, kinds[0].dtype)
+            if self._nodes is not None and not self._lineage:
+                moved, old = self._array(where, name, box), self._version(where, target)
+                self._values(target, old, there)  # an error where it is lost
+                self._versions[target] = _Version(old.type, None, self._nodes.patched(old.held, there, moved))
+                return
             read, written = self._array(where, name), self._array(where, target)
-            _check_copy(where, read, box, written, there)
             while self._reading[id(written)]:
                 self._turn.wait()
                 written = self._array(where, target)
@@ -226,13 +236,18 @@ class Environment:
                 self._versions[target] = self._made_version(written, None)
 
     def read(self, name: str, box: Box | None = None) -> Array:
-        """The values of a tensor, or of a box of it, as a new array."""
+        """The values of a tensor, or of a box of it, as a new array; nodes of a cluster send no more than the box."""
+        where = "read(name, box)"
         if self._folder is not None:
-            self._known("read(name)", name)
-            array = np.load(self._path(name), mmap_mode="r")
+            self._known(where, name)
+            found = np.load(self._path(name), mmap_mode="r")
         else:
-            array = self._array("read(name)", name)
-        return np.array(array if box is None else array[slices(box)])
+            found = self._version(where, name).type
+        if box is not None:
+            _check_copy(where, found, box)
+        if self._folder is None:
+            return np.array(self._array(where, name, box))
+        return np.array(found if box is None else found[slices(box)])
 
     def export(self, name: str, path: str | Path, *, key: str = "", overwrite: bool = False) -> None:
         """Writes a tensor to a file in any format that sinks have."""
@@ -286,15 +301,16 @@ class Environment:
         copies = max(2, self._nodes.copies) if self._lineage and not safe else None
         return _Version(kind, None, self._nodes.hold(array, copies), made if safe else None, depth if safe else 0)
 
-    def _values(self, name: str, version: _Version) -> Array:
-        """The values of a version; what nodes have taken with them comes from copies, or is computed again."""
+    def _values(self, name: str, version: _Version, box: Box | None = None) -> Array:
+        """The values of a version, or of a box; what nodes have taken with them comes from copies, or is made again."""
+        part = ... if box is None else slices(box)
         if version.array is not None or self._nodes is None:
-            return cast("Array", version.array)
+            return cast("Array", version.array)[part]
         from tileweave.runtime.ray.held import Lost
 
         try:
             version.held = self._nodes.mended(version.held)
-            return cast("Array", self._nodes.read(version.held))
+            return cast("Array", self._nodes.read(version.held, box))
         except Lost:
             if version.made is None:
                 problem = f"the nodes that held tensor {name!r} are gone"
@@ -309,7 +325,7 @@ class Environment:
         plan = self._planned(graph, None)
         array: Array = api.run(plan, bind=bind, runtime=self._runtime, address=self._address)
         version.held = self._nodes.hold(array)
-        return array
+        return array[part]
 
     def _graph(self, results: Mapping[str, Any]) -> tuple[Graph, list[str]]:
         if not isinstance(results, Mapping) or not results:
@@ -426,8 +442,8 @@ class Environment:
         self._known(where, name)
         return self._versions[name]
 
-    def _array(self, where: str, name: str) -> Array:
-        return self._values(name, self._version(where, name))
+    def _array(self, where: str, name: str, box: Box | None = None) -> Array:
+        return self._values(name, self._version(where, name), box)
 
     def __repr__(self) -> str:
         return f"<Environment of {len(self)} tensors, {self.held_bytes} of {self.budget_bytes} bytes>"
@@ -439,9 +455,9 @@ def _nodes(address: str | None, copies: int) -> Any:
     return Nodes.of(address, copies)
 
 
-def _check_copy(where: str, read: Array, box: Box, written: Array, there: Box) -> None:
-    if not (Box.of(read.shape).contains(box) and Box.of(written.shape).contains(there)):
-        problem = f"{box} and {there} lie outside shapes {read.shape} and {written.shape}"
-        raise GraphError(where, problem, legal="a box inside both")
-    if read.dtype != written.dtype:
-        raise GraphError(where, f"{read.dtype} is no {written.dtype}", legal="tensors of one element type")
+def _check_copy(where: str, tensor: Array | TensorType, box: Box, dtype: np.dtype[Any] | None = None) -> None:
+    """Passes a box that lies inside a tensor, and elements that are of the type that is copied."""
+    if not isinstance(box, Box) or box.rank != len(tensor.shape) or not Box.of(tensor.shape).contains(box):
+        raise GraphError(where, f"{box} is no box inside shape {tensor.shape}", legal=f"such as {Box.of(tensor.shape)}")
+    if dtype is not None and dtype != tensor.dtype:
+        raise GraphError(where, f"{dtype} is no {tensor.dtype}", legal="tensors of one element type")

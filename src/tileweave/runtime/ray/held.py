@@ -6,6 +6,7 @@ Source: own.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,8 +77,6 @@ class Nodes:
 
     def _copies(self, block: Array, count: int, given: tuple[tuple[str, Any], ...] = ()) -> tuple[tuple[str, Any], ...]:
         """So many copies on different nodes, those that are given among them."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
         out = list(given)
         sent = self.ray.put(np.ascontiguousarray(block))
         for _ in range(TRIES):
@@ -85,14 +84,7 @@ class Nodes:
             free = [node for node in self.living() if node not in taken]
             at = next(self._next)
             wanted = [free[(at + k) % len(free)] for k in range(min(count - len(out), len(free)))]
-            kept = {
-                node: self.ray.remote(_kept)
-                .options(
-                    num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
-                )
-                .remote(sent)
-                for node in wanted
-            }
+            kept = {node: self._at(node, _kept, sent) for node in wanted}
             self.ray.wait(list(kept.values()), num_returns=len(kept), timeout=GET_SECONDS, fetch_local=False)
             living = set(self.living())
             out += [(node, reference) for node, reference in kept.items() if node in living]
@@ -100,17 +92,57 @@ class Nodes:
                 return tuple(out)
         raise RunError("environment", "no node takes a block", legal="a cluster with a node that lives")
 
-    def read(self, held: HeldTensor) -> Array:
-        """The values of a tensor, from whichever copies are left.
+    def read(self, held: HeldTensor, wanted: Box | None = None) -> Array:
+        """The values of a tensor, or of a box of it, cut out where they lie, from whichever copies are left.
 
         Raises:
             Lost: of a block there is none.
         """
-        living = set(self.living())
-        blocks = [self._read([r for node, r in copies if node in living]) for _, copies in held.blocks]
+        living, blocks = set(self.living()), []
+        for box, copies in held.blocks:
+            common = box if wanted is None else box.intersect(wanted)
+            if common == box:
+                blocks.append(self._read([r for node, r in copies if node in living]))
+            elif not common.empty:
+                part = slices(common.translate([-a for a in box.start]))
+                blocks.append(self._read(self._at(node, _cut, r, part) for node, r in copies if node in living))
+        if not blocks:  # an empty box
+            return np.empty(wanted.shape if wanted is not None else (), held.type.dtype)
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)  # they are rows, in order
 
-    def _read(self, references: list[Any]) -> Array:
+    def patched(self, held: HeldTensor, there: Box, values: Array) -> HeldTensor:
+        """The tensor with other values in a box, which are sent to the nodes whose blocks meet it."""
+        blocks = []
+        for box, copies in held.blocks:
+            common = box.intersect(there)
+            if not common.empty:
+                part = slices(common.translate([-a for a in box.start]))
+                given = np.ascontiguousarray(values[slices(common.translate([-a for a in there.start]))])
+                made = [(node, *self._at(node, _changed, r, part, given, returns=2)) for node, r in copies]
+                sound = tuple((node, r) for node, r, done in made if self._is_done(done))
+                if len(sound) < len(copies):  # a worker or a node has gone meanwhile
+                    block = _changed(self._read(r for _, r in copies), part, given)[0]
+                    sound = self._copies(block, len(copies), sound)
+                copies = sound
+            blocks.append((box, copies))
+        return HeldTensor(held.type, tuple(blocks))
+
+    def _at(self, node: str, function: Any, *arguments: Any, returns: int = 1) -> Any:
+        """References to what a function gives on a node."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where = NodeAffinitySchedulingStrategy(node, soft=False)
+        options = {"num_cpus": 0, "max_retries": 0, "num_returns": returns, "scheduling_strategy": where}
+        return self.ray.remote(function).options(**options).remote(*arguments)
+
+    def _is_done(self, note: Any) -> bool:
+        """Whether the task that leaves a note has succeeded."""
+        try:
+            return bool(self.ray.get(note, timeout=GET_SECONDS))
+        except self.ray.exceptions.RayError:
+            return False
+
+    def _read(self, references: Iterable[Any]) -> Array:
         for reference in references:
             try:
                 return np.asarray(self.ray.get(reference, timeout=GET_SECONDS))
@@ -139,3 +171,15 @@ TRIES = 4
 def _kept(block: Array) -> Array:
     """In a worker: the block, in the store of its node."""
     return np.array(block)
+
+
+def _cut(block: Array, part: Any) -> Array:
+    """In a worker: a part of a block."""
+    return np.array(block[part])
+
+
+def _changed(block: Array, part: Any, values: Array) -> tuple[Array, bool]:
+    """In a worker: a block with other values in a part, and a note that it is made."""
+    made = np.array(block)
+    made[part] = values
+    return made, True
