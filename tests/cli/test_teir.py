@@ -393,7 +393,7 @@ def test_a_tiled_program_computes_the_same(folder, capsys):
         (["emit", "ij->ji", "4x"], "4x: is no shape"),
         (
             ["emit", "ij->ji", "2x3", "--op", "frob"],
-            "legal  to reduce sum, prod, max, min; element by element Neg, Abs, Exp",
+            "legal  to reduce sum, prod, max, min; element by element Neg, Abs, Sign",
         ),
         (["emit", "ij,jk->ik", "2x3", "3x4", "--op", "sum"], "'sum' reduces one operand; the equation has 2"),
         (["emit", "ij,ij->ij", "2x3", "2x3", "--op", "add"], "no operation 'add'; 'Add' works element by element"),

@@ -176,9 +176,9 @@ class ArrayAccesses:
 
         Example:
             >>> whole, half, four = Box.of((4,)), Box.of((2,)), np.zeros(4)
-            >>> Accesses([Access(0, 0, whole)], [Access(1, 0, whole)]).over(0, four, {0: four})
+            >>> ArrayAccesses([ArrayAccess(0, 0, whole)], [ArrayAccess(1, 0, whole)]).over(0, four, {0: four})
             frozenset({0})
-            >>> Accesses([Access(1, 0, half)], [Access(0, 0, whole)]).over(0, four, {0: four})
+            >>> ArrayAccesses([ArrayAccess(1, 0, half)], [ArrayAccess(0, 0, whole)]).over(0, four, {0: four})
             frozenset()
         """
         alike = {

@@ -542,11 +542,8 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> Kernel:
     """A kernel by the code of its kind where that is there; else it is written."""
     form = merged(how.program, merge=how.merge)
     family = family_of(form, how.target, how.threads, how.settings) if cache and not constant else None
-    other = (
-        None
-        if not constant or match(form, how.target, constant)
-        else reordered(form, constant, how.target, how.threads)
-    )
+    fixed = () if constant and match(form, how.target, constant) else constant
+    other = reordered(form, fixed, how.target, how.threads) if fixed else None
     if other is not None:
         program, orders = other
         made = object.__new__(Kernel)

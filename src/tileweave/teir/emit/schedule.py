@@ -88,7 +88,8 @@ def contraction_tiles(dims: Sequence[LoopDim]) -> Tiling:
         dims: outermost first within each role.
 
     Example:
-        >>> m, n, k = Dim("m", 1000, (4000, 0, 4000), "M"), Dim("n", 50, (0, 4, 4), "N"), Dim("k", 90, (4, 200, 0), "K")
+        >>> m, n = LoopDim("m", 1000, (4000, 0, 4000), "M"), LoopDim("n", 50, (0, 4, 4), "N")
+        >>> k = LoopDim("k", 90, (4, 200, 0), "K")
         >>> print(contraction_tiles((m, n, k)))
         M: m in tiles of 50 out of 1000
         N: n whole (50)
@@ -104,7 +105,7 @@ def elementwise_tiles(dims: Sequence[LoopDim]) -> Tiling:
         dims: outermost first within each role.
 
     Example:
-        >>> m, n = Dim("m", 640, (4, 4000), "M"), Dim("n", 1000, (2560, 4), "N")
+        >>> m, n = LoopDim("m", 640, (4, 4000), "M"), LoopDim("n", 1000, (2560, 4), "N")
         >>> print(elementwise_tiles((m, n)))
         M: m in tiles of 64 out of 640
         N: n in tiles of 50 out of 1000
@@ -172,9 +173,9 @@ def fuse_dims(dims: Sequence[LoopDim]) -> tuple[LoopDim, ...]:
     """Fewer dims for the same loops: two dims of a role are one when the outer steps over exactly the inner.
 
     Example:
-        >>> a, b = Dim("a", 3, (8, 80), "M"), Dim("b", 2, (4, 40), "M")
+        >>> a, b = LoopDim("a", 3, (8, 80), "M"), LoopDim("b", 2, (4, 40), "M")
         >>> fuse_dims((a, b))
-        (Dim(name='ab', extent=6, strides=(4, 40), role='M'),)
+        (LoopDim(name='ab', extent=6, strides=(4, 40), role='M'),)
     """
     result = list(dims)
     k = 0
