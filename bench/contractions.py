@@ -10,19 +10,16 @@ and so do seconds of the process, which stand for time where there is one thread
 
 from __future__ import annotations
 
-import argparse
 import math
-import secrets
-import statistics
 import sys
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gemm import about, emit, interleaved
-from peers import einsum_peers, in_turn
-from run import odd
+from gemm import interleaved
+from peers import einsum_peers
+from run import main, odd
 
 import tileweave as tw
 
@@ -158,29 +155,5 @@ def row(name: str, rng: np.random.Generator, threads: int, rounds: int) -> dict[
     }
 
 
-def main() -> None:
-    """Write the rows, and the geometric mean of the ratios to the best peer."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31))
-    parser.add_argument("--shapes", type=int, default=2, help="of each kind")
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
-    options = parser.parse_args()
-    threads = in_turn(options.threads)
-    if threads is None:
-        return
-    ratios = []
-    for name in options.kinds:
-        for number in range(options.shapes):
-            rng = np.random.default_rng([options.seed, list(KINDS).index(name), number])
-            found = row(name, rng, threads, options.rounds)
-            ratios.append(float(str(found["times_best_peer"])))
-            emit({**about(threads), "bench": "contractions", "seed": options.seed, **found})
-    mean = round(math.exp(statistics.fmean(map(math.log, ratios))), 3)
-    about_all = {"rows": len(ratios), "times_best_peer": mean, "least": min(ratios)}
-    emit({"bench": "contractions", "seed": options.seed, "threads": threads, **about_all})
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("contractions", "kinds", list(KINDS), row))

@@ -272,14 +272,24 @@ def row(name: str, rng: np.random.Generator, threads: int, rounds: int) -> dict[
     }
 
 
-def main() -> None:
-    """Write the rows, and the geometric mean of the ratios to the best peer."""
+Row = Callable[[str, np.random.Generator, int, int], dict[str, object]]
+
+
+def main(bench: str, many: str, cases: Sequence[str], row: Row) -> None:
+    """Write a row for each case and draw of its shapes, and the geometric mean of the ratios to the best peer.
+
+    Args:
+        bench: its name.
+        many: what cases are called on the command line.
+        cases: their names.
+        row: of (a case, a generator, threads, rounds).
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 31))
-    parser.add_argument("--shapes", type=int, default=2, help="of each case")
-    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--shapes", type=int, default=2, help=f"of each of the {many}")
+    parser.add_argument(f"--{many}", dest="cases", nargs="+", default=cases, choices=cases)
     options = parser.parse_args()
     threads = in_turn(options.threads)
     if threads is None:
@@ -287,13 +297,14 @@ def main() -> None:
     ratios = []
     for name in options.cases:
         for number in range(options.shapes):
-            rng = np.random.default_rng([options.seed, list(CASES).index(name), number])
+            rng = np.random.default_rng([options.seed, cases.index(name), number])
             found = row(name, rng, threads, options.rounds)
             ratios.append(float(str(found["times_best_peer"])))
-            emit({**about(threads), "bench": "run", "seed": options.seed, **found})
+            emit({**about(threads), "bench": bench, "seed": options.seed, **found})
     mean = round(math.exp(statistics.fmean(map(math.log, ratios))), 3)
-    emit({"bench": "run", "seed": options.seed, "threads": threads, "rows": len(ratios), "times_best_peer": mean})
+    every = {"rows": len(ratios), "times_best_peer": mean, "least": min(ratios)}
+    emit({"bench": bench, "seed": options.seed, "threads": threads, **every})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("run", "cases", list(CASES), row))

@@ -102,7 +102,7 @@ class SymbolicModel:
     inputs: Mapping[str, SymbolicType]
     make: Callable[[Mapping[str, int]], Model]
     made: OrderedDict[tuple[int, ...], Model] = field(default_factory=OrderedDict, repr=False)
-    _plans: list[SymbolicPlan] = field(default_factory=list, init=False, repr=False)
+    plans: OrderedDict[tuple[int, ...], Plan] = field(default_factory=OrderedDict, init=False, repr=False)
 
     @property
     def dims(self) -> dict[str, Dim]:
@@ -173,10 +173,8 @@ class SymbolicModel:
         model = self.at(**extents)
         if current_session() is not PLAIN:
             return model(*arrays, **named)
-        if not self._plans:
-            self._plans.append(SymbolicPlan(self, None))
         bound = model.bind(*arrays, **named)
-        values = run(self._plans[0].of(extents), bind=bound)
+        values = run(SymbolicPlan(self, None, self.plans).of(extents), bind=bound)
         return dict(zip(model.outputs, values if isinstance(values, list) else [values], strict=True))
 
     def __str__(self) -> str:

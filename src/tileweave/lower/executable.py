@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -24,7 +24,6 @@ from tileweave.backends.base import (
     Arranged,
     CallRow,
     Calls,
-    Compiled,
     Moves,
     PythonCalls,
     PythonRow,
@@ -58,6 +57,7 @@ from tileweave.lower.values import (
     CallSegment,
     Home,
     Slot,
+    TaskKind,
     Values,
     lies_as,
     place_in_time,
@@ -77,23 +77,6 @@ class WorkFailed(Exception):
     def __init__(self, task: Task) -> None:
         super().__init__(task.number)
         self.task = task
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """What tasks of one step have in common whose arrays lie alike.
-
-    Args:
-        kernel: that computes them.
-        order: the numbers of the reads in the order of its operands; -1 for what it makes.
-        arranges: whether it reads constants in an order of its own.
-        over: per read, whether what it makes may be written over it.
-    """
-
-    kernel: Compiled
-    order: tuple[int, ...]
-    arranges: bool
-    over: tuple[bool, ...]
 
 
 class Executable:
@@ -135,7 +118,7 @@ class Executable:
         self._segment = CallSegment()
         self._accesses = ArrayAccesses()
         self._calls: dict[str, Calls] = {}
-        self._known: dict[Any, _Kind] = {}
+        self._known: dict[Any, TaskKind] = {}
         self._outputs: dict[tuple[int, str], int] = {}  # (task that leaves a block of several, output) -> its value
         self._kept: list[Array] = []
         self.python_steps = 0
@@ -536,7 +519,7 @@ class Executable:
         self.kernels += 1
         return True
 
-    def _kind(self, task: Task, step: Step, sample: Sequence[Array], made: Array, fixed: tuple[str, ...]) -> _Kind:
+    def _kind(self, task: Task, step: Step, sample: Sequence[Array], made: Array, fixed: tuple[str, ...]) -> TaskKind:
         """The kernel of a task, which all tasks of its step have whose arrays lie alike."""
         lie = [(array.shape, array.strides) for array in (made, *sample)]
         key = (task.step, task.index.size, fixed, *lie)
@@ -550,7 +533,7 @@ class Executable:
             over = cast("WritesOver", kernel).writes_over() if hasattr(kernel, "writes_over") else frozenset()
             places = [{place for place, number in enumerate(order) if number == k} for k in range(len(names))]
             written = tuple(one <= over for one in places)
-            found = self._known[key] = _Kind(kernel, tuple(order), hasattr(kernel, "arranged"), written)
+            found = self._known[key] = TaskKind(kernel, tuple(order), hasattr(kernel, "arranged"), written)
         return found
 
     def _writes(self, task: Task) -> None:

@@ -31,8 +31,7 @@ def never_written(array: Array) -> bool:
     """Whether an array is read-only, and so is all that it is a view of: such an array is taken for a constant.
 
     A read-only view of what can be written is none. Who makes an array read-only, and then writes to it by a view of
-    before, by making it writable again or through a file that it maps, finds the values of the first run, in other
-    plans too while the first one lives: they share what was arranged.
+    before, by making it writable again or through a file that it maps, finds the values of the first run.
 
     Example:
         >>> x = np.zeros(4)

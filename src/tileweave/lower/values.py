@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import NOWHERE, Apart, CallRow, Calls, Point, Wanted
+from tileweave.backends.base import NOWHERE, Apart, CallRow, Calls, Compiled, Point, Wanted
 from tileweave.backends.host import LINE_BYTES, address_of
 from tileweave.space import Box
 
@@ -100,6 +100,23 @@ class Home:
     def result(self) -> int:
         """The number of the result, or -1."""
         return self.key[1] if self.key[0] < 0 else -1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKind:
+    """What tasks of one step have in common whose arrays lie alike.
+
+    Args:
+        kernel: that computes them.
+        order: the numbers of the reads in the order of its operands; -1 for what it makes.
+        arranges: whether it reads constants in an order of its own.
+        over: per read, whether what it makes may be written over it.
+    """
+
+    kernel: Compiled
+    order: tuple[int, ...]
+    arranges: bool
+    over: tuple[bool, ...]
 
 
 @dataclass(slots=True)

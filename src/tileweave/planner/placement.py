@@ -29,7 +29,6 @@ Digits = tuple[tuple[int, int], ...]
 """(extent, stride along the machine axis) pairs, slowest first."""
 Mesh = tuple[int, ...]
 """Extents of mesh axes; machine numbers are row-major over them, and may leave machines idle."""
-_AXES = "xyzuvw"
 
 
 class Boxes(NamedTuple):
@@ -284,11 +283,6 @@ def run_placement(grid: Sequence[int], machines: int) -> Placement:
 def mesh_digits(mesh: Mesh, axes: Sequence[int]) -> Digits:
     """The digits of a dimension that is cut along mesh axes, the first slowest."""
     return tuple((mesh[a], prod(mesh[a + 1 :])) for a in axes if mesh[a] > 1)
-
-
-def mesh_name(axis: int) -> str:
-    """The name of a mesh axis."""
-    return _AXES[axis] if axis < len(_AXES) else f"axis{axis}"
 
 
 @lru_cache(maxsize=1 << 12)

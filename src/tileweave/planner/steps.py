@@ -472,10 +472,3 @@ def takes_boxes(node: Operation | Sink) -> bool:
 def maker(tensor: Tensor) -> Operation:
     """The operation that makes a tensor."""
     return cast("Operation", tensor.producer)
-
-
-def out_size(operation: Operation, name: str, index: Box) -> int:
-    """How many elements of an output a block of the index makes."""
-    if operation.signature is None:
-        return operation.output_types[name].box.size
-    return operation.signature.output(name).span(index).size

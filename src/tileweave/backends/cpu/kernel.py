@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.backends.cpu.direct.arrange import Ordered, reordered
+from tileweave.backends.cpu.direct.arrange import Ordered, arranged_once, reordered
 from tileweave.backends.cpu.direct.emit import Packing
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, family_of
@@ -214,7 +214,7 @@ class Kernel:
         for spec, array in zip(self._specs, arrays, strict=True):
             if spec.name in self._given:
                 self._check_bounds(array, address_of(array), spec.name, *self._given[spec.name])
-            made.append(_packed(self._packings[spec.name], array) if spec.name in self._packings else array)
+            made.append(arranged_once(self._packings[spec.name], array) if spec.name in self._packings else array)
         return made
 
     def writes_over(self) -> frozenset[int]:
@@ -430,21 +430,6 @@ def _begun() -> None:
 def _holds(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     """Whether an array's elements are those of a tensor: of its type, or truths, which are 1 or 0 of INT8."""
     return found == wanted or (found == np.bool_ and wanted == np.int8)
-
-
-_PACKED: weakref.WeakValueDictionary[Any, Array] = weakref.WeakValueDictionary()
-_UNPACKED: weakref.WeakValueDictionary[Any, Array] = weakref.WeakValueDictionary()
-"""Arranged arrays that somebody holds, and what owns the memory that they were made from."""
-
-
-def _packed(packing: Packing | Ordered, array: Array) -> Array:
-    """A constant array arranged, once for all kernels that read it so: of a symbolic model's extents, say."""
-    key = packing.order, address_of(array), array.shape, array.strides, array.dtype
-    found, whole = _PACKED.get(key), owner(array)
-    if found is None or _UNPACKED.get(key) is not whole:
-        found = _PACKED[key] = packing.arranged(array)
-        _UNPACKED[key] = whole
-    return found
 
 
 GENERAL = True

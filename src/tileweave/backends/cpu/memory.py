@@ -36,6 +36,14 @@ def owner(array: Array) -> Array:
     return found
 
 
+def is_immutable(owner: Array) -> bool:
+    """Whether an owner's memory is read-only and stays so: bytes, or a file that is mapped to be read."""
+    try:
+        return memoryview(owner.base).readonly  # type: ignore[arg-type]
+    except TypeError:  # the array's own memory, or an object's that does not say
+        return False
+
+
 def scratch_offsets(program: Program, extents: Bounds, end: int) -> tuple[dict[str, int], int]:
     """Where each scratch tensor lies in the call's memory, from a first free byte on, and the next free byte."""
     offsets = {}

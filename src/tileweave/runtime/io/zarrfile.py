@@ -12,8 +12,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from itertools import chain, pairwise, product
+from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -89,37 +90,16 @@ def each(boxes: Iterator[Box], work: Callable[[Box], None]) -> None:
     """Does the work for each box, on as many threads as compute: what zarr does itself it does on one.
 
     Raises:
-        Exception: the first that the work raises; nothing begins after it.
+        Exception: the first that the work raises; what has not begun by then is left.
     """
-    left, turn, failed = iter(boxes), threading.Lock(), list[BaseException]()
-
-    def some() -> None:
-        try:
-            while not failed:
-                with turn:
-                    box = next(left, None)
-                if box is None:
-                    return
-                work(box)
-        except BaseException as error:
-            failed.append(error)
-
-    with turn:
-        first, second = next(left, None), next(left, None)
-    if first is None:
+    ready = list(boxes)
+    if len(ready) < 2:
+        for box in ready:
+            work(box)
         return
-    if second is None:
-        work(first)
-        return
-    left = chain((first, second), left)
-    helpers = [threading.Thread(target=some, name="tileweave-zarr") for _ in range(available_threads() - 1)]
-    for helper in helpers:
-        helper.start()
-    some()
-    for helper in helpers:
-        helper.join()
-    if failed:
-        raise failed[0]
+    with ThreadPoolExecutor(min(len(ready), available_threads()), "tileweave-zarr") as pool:
+        for _ in pool.map(work, ready):
+            pass
 
 
 def load(where: str) -> Any:

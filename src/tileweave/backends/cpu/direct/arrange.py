@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,9 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.gemm.contract import without_start
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.llvm.elements import element
+from tileweave.backends.cpu.memory import is_immutable, owner
 from tileweave.backends.cpu.target.target import Target
+from tileweave.backends.host import address_of
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.program import Axis, Id, Iteration, Program
 from tileweave.teir.merged.form import Merged, Op
@@ -48,6 +51,38 @@ class Ordered:
         """The elements in this order."""
         found = np.lib.stride_tricks.as_strided(array, self.shape, self.strides, writeable=False)
         return np.ascontiguousarray(found).reshape(-1)
+
+
+class Arrangement(Protocol):
+    """An order of elements that code reads: `Ordered`, or the panels of a direct convolution."""
+
+    @property
+    def order(self) -> object:
+        """What the order of the elements depends on."""
+
+    def arranged(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The elements in this order."""
+
+
+_PACKED: WeakValueDictionary[Any, NDArray[Any]] = WeakValueDictionary()
+_UNPACKED: WeakValueDictionary[Any, NDArray[Any]] = WeakValueDictionary()
+"""Arranged arrays that somebody holds, and what owns the memory that they were made from."""
+
+
+def arranged_once(packing: Arrangement, array: NDArray[Any]) -> NDArray[Any]:
+    """A constant array arranged; once for all kernels that read it so, as those of a symbolic model's extents do.
+
+    Only of memory that cannot be made writable again: another plan of an array that was changed has its new values.
+    """
+    whole = owner(array)
+    if not is_immutable(whole):
+        return packing.arranged(array)
+    key = packing.order, address_of(array), array.shape, array.strides, array.dtype
+    found = _PACKED.get(key)
+    if found is None or _UNPACKED.get(key) is not whole:
+        found = _PACKED[key] = packing.arranged(array)
+        _UNPACKED[key] = whole
+    return found
 
 
 def reordered(
