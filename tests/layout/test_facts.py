@@ -81,7 +81,7 @@ ROWS = {
     "Traps, two conversions from CuTe": "facts_cute:the_two_conversions_to_the_core_are_different_layouts",
     "Traps, the last mode runs on": """
         facts_cute:coalesce_may_not_change_the_values_that_count cute:beyond_its_size_a_layout_runs_on_as_in_cute""",
-    "Traps, coordinate strides are named axes": "cute:conversions_keep_named_axes_and_refuse_what_has_no_form",
+    "Traps, coordinate strides are named axes": "cute_divide:conversions_keep_named_axes_and_refuse_what_has_no_form",
     "Traps, LEGO's strides and chains": """
         facts_cute:regp_strides_are_the_extents_behind_in_sigma
         facts_cute:group_by_is_strided_only_where_boundaries_align
