@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
+STRUCTURE = TESTS.parent / "tools" / "structure.py"
 HEAVY = ("ray", "zarr", "torch", "llvmlite", "sklearn", "matplotlib", "scipy", "jax", "fsspec", "opt_einsum", "rich")
 
 
@@ -84,3 +85,9 @@ def test_graph_needs_no_compiler():
 
 def test_no_property_fails_since_the_machine_is_busy():
     assert settings().deadline is None
+
+
+def test_the_structure_holds():
+    """No folder is crowded, no import runs in a cycle (inside functions too), no two public classes share a name."""
+    done = subprocess.run([sys.executable, str(STRUCTURE), "check"], capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout.strip()) == (0, "the structure holds"), done.stdout + done.stderr

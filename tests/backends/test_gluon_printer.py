@@ -21,7 +21,7 @@ from tileweave.backends.triton.gluon_layouts import blocked_bases, mma_bases, on
 from tileweave.errors import BackendError
 from tileweave.kernel import check_kernel
 from tileweave.kernel.dispatch.layouts.places import offset
-from tileweave.kernel.ir import Tensor
+from tileweave.kernel.ir import KernelTensor
 from tileweave.layout import parse
 from tileweave.layout.f2.swizzle import Swizzle
 
@@ -175,7 +175,7 @@ SHARED = [
 
 
 def shared(dtype, shape, layout, swizzle):
-    return Tensor("s", shape, dtype, "shared", parse(f"({layout})"), swizzle)
+    return KernelTensor("s", shape, dtype, "shared", parse(f"({layout})"), swizzle)
 
 
 @pytest.mark.parametrize(("dtype", "shape", "layout", "swizzle", "want"), SHARED)

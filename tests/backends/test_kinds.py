@@ -23,7 +23,7 @@ from tileweave.backends.cpu.nest import Nest, emit_program
 from tileweave.backends.cpu.target import later
 from tileweave.backends.cpu.target.target import Target
 from tileweave.layout import strided
-from tileweave.teir.merged.form import Op
+from tileweave.teir.merged.form import MergedOp
 from tileweave.teir.merged.merge import merged
 
 TARGETS = [
@@ -61,7 +61,7 @@ def random_program(rng: random.Random, dtype: str = "FP32", equations: int = len
 def made(program: teir.Program, target: Target, threads: int) -> tuple[Hashable, list[int], Nest] | None:
     form = merged(program)
     op = form.body[0]
-    if not isinstance(op, Op) or op.kind != "Contraction":
+    if not isinstance(op, MergedOp) or op.kind != "Contraction":
         return None
     nest = emit_program(form, target, threads, general=True)
     if nest.sizes is None or nest.tables:  # a direct convolution is no product of a family
@@ -146,7 +146,7 @@ def test_a_decision_from_a_size_is_recorded() -> None:
 
 
 def test_convolutions_of_other_images_share_one_function() -> None:
-    def compiled(channels: int, filters: int, height: int, width: int) -> cpu.Kernel:
+    def compiled(channels: int, filters: int, height: int, width: int) -> cpu.CpuKernel:
         weights = operand((filters, channels, 3, 3), "FP32")
         windows = teir.Operand(
             strided((channels, height, width, 3, 3), [(height + 2) * (width + 2), width + 2, 1, width + 2, 1]), "FP32"
@@ -175,7 +175,7 @@ def chain(which: str, m: int, n: int) -> teir.Program:
     return teir.emit_reduction("sum", whole, *((column, "ij->i") if which == "rows" else (row, "ij->j")))
 
 
-def on_random(kernel: cpu.Kernel) -> list[np.ndarray[Any, Any]]:
+def on_random(kernel: cpu.CpuKernel) -> list[np.ndarray[Any, Any]]:
     values = np.random.default_rng(1)
     arrays = [values.random(high // dtype.itemsize, dtype=dtype) for _, dtype, _, _, high in kernel._wanted]
     kernel(*arrays)

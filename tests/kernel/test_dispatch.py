@@ -23,13 +23,13 @@ from tileweave.kernel.ir import (
     Grid,
     Init,
     Kernel,
+    KernelTensor,
     Line,
     On,
     Op,
     Region,
     Scalar,
     Sync,
-    Tensor,
     Wait,
     clipped,
     cta_scope,
@@ -71,15 +71,15 @@ def tile(tensor, rows, columns, i, j):
 
 def product(m, n, k, bm, bn, bk, dtype="f16", sums="f32", threads=128, trans=False):
     a, b, c = (
-        Tensor(x, s, d, "global") for x, s, d in (("A", (m, k), dtype), ("B", (n, k), dtype), ("C", (m, n), sums))
+        KernelTensor(x, s, d, "global") for x, s, d in (("A", (m, k), dtype), ("B", (n, k), dtype), ("C", (m, n), sums))
     )
     rows, columns = -(-m // bm), -(-n // bn)
     block, i, j, step = (
         symbol(s, 0, e) for s, e in (("block", rows * columns), ("i", rows), ("j", columns), ("s", -(-k // bk)))
     )
     text_of = (lambda r: f"({r}:1, {bk}:{r + 8})") if trans else (lambda r: f"({r}:{bk + 8}, {bk}:1)")
-    sa, sb = (Tensor(x, (r, bk), dtype, "shared", parse(text_of(r))) for x, r in (("sa", bm), ("sb", bn)))
-    acc = Tensor("acc", (bm, bn), sums, "register")
+    sa, sb = (KernelTensor(x, (r, bk), dtype, "shared", parse(text_of(r))) for x, r in (("sa", bm), ("sb", bn)))
+    acc = KernelTensor("acc", (bm, bn), sums, "register")
     body = (
         Alloc(sa), Alloc(sb), Alloc(acc),
         Op("fill", (whole(acc),), (Scalar(0, sums),), line=at(1)),
@@ -99,21 +99,22 @@ def product(m, n, k, bm, bn, bk, dtype="f16", sums="f32", threads=128, trans=Fal
 def swizzled(name, stages, rows, k):
     inner = f", {k // 64}:{rows * 64}" if k > 64 else ""
     layout = parse(f"({stages}:{rows * k}, {rows}:64{inner}, 64:1)")
-    return Tensor(name, (stages, rows, k), "f16", "shared", layout, Swizzle(3, 3, 3))
+    return KernelTensor(name, (stages, rows, k), "f16", "shared", layout, Swizzle(3, 3, 3))
 
 
 def ring(m, n, k, bm=128, bn=64, bk=64, stages=3):
     """A warpgroup fills a ring of stages, two multiply."""
     a, b, c = (
-        Tensor(x, s, d, "global") for x, s, d in (("A", (m, k), "f16"), ("B", (n, k), "f16"), ("C", (m, n), "f32"))
+        KernelTensor(x, s, d, "global")
+        for x, s, d in (("A", (m, k), "f16"), ("B", (n, k), "f16"), ("C", (m, n), "f32"))
     )
     rows, columns, steps = -(-m // bm), -(-n // bn), -(-k // bk)
     block, i, j, s, t = (
         symbol(x, 0, e) for x, e in (("block", rows * columns), ("i", rows), ("j", columns), ("s", steps), ("t", steps))
     )
     sa, sb = swizzled("sa", stages, bm, bk), swizzled("sb", stages, bn, bk)
-    full, empty = (Tensor(x, (stages,), "mbarrier", "shared", parse(f"({stages}:1)")) for x in ("full", "empty"))
-    acc = Tensor("acc", (bm, bn), "f32", "register")
+    full, empty = (KernelTensor(x, (stages,), "mbarrier", "shared", parse(f"({stages}:1)")) for x in ("full", "empty"))
+    acc = KernelTensor("acc", (bm, bn), "f32", "register")
 
     def stage(tensor, number):
         shape = tensor.shape[1:]

@@ -26,6 +26,7 @@ from tileweave.kernel.ir import (
     Grid,
     Init,
     Kernel,
+    KernelTensor,
     Let,
     Line,
     On,
@@ -36,7 +37,6 @@ from tileweave.kernel.ir import (
     Signal,
     Statement,
     Sync,
-    Tensor,
     Wait,
     WaitGroup,
     When,
@@ -58,12 +58,12 @@ BLOCK = symbol("block", 0, 4)
 ROW = symbol("row", 0, 4)
 STEP = symbol("i", 0, 3)
 LINE = Line("user.py", 7)
-X = Tensor("x", (4, 32), "f16", "global", strided((4, 32), (32, 1)))
-Y = Tensor("y", (4, 32), "f32", "global", strided((4, 32), (32, 1)))
-FLAGS = Tensor("flags", (4,), "u32", "global", strided((4,), (1,)))
-S = Tensor("s", (2, 32), "f16", "shared", strided((2, 32), (32, 1)), Swizzle(2, 3, 3))
-FULL = Tensor("full", (2,), "mbarrier", "shared", strided((2,), (1,)))
-R = Tensor("r", (1, 32), "f32", "register", Layout(((32, {"lane": 1}),), ((4, {"warp": 1}),)))
+X = KernelTensor("x", (4, 32), "f16", "global", strided((4, 32), (32, 1)))
+Y = KernelTensor("y", (4, 32), "f32", "global", strided((4, 32), (32, 1)))
+FLAGS = KernelTensor("flags", (4,), "u32", "global", strided((4,), (1,)))
+S = KernelTensor("s", (2, 32), "f16", "shared", strided((2, 32), (32, 1)), Swizzle(2, 3, 3))
+FULL = KernelTensor("full", (2,), "mbarrier", "shared", strided((2,), (1,)))
+R = KernelTensor("r", (1, 32), "f32", "register", Layout(((32, {"lane": 1}),), ((4, {"warp": 1}),)))
 CTA = cta_scope(128)
 
 
@@ -258,7 +258,7 @@ def test_types_of_elements():
 
 
 def test_a_block_has_so_much_memory_and_so_many_registers():
-    big = Tensor("big", (3, 128, 256), "f32", "shared", strided((3, 128, 256), (128 * 256, 256, 1)))
+    big = KernelTensor("big", (3, 128, 256), "f32", "shared", strided((3, 128, 256), (128 * 256, 256, 1)))
     with pytest.raises(VerifyError, match=r"393216 bytes of shared memory .big 393216., a block has at most 232448"):
         verify(inside(Alloc(big)))
     wide = cta_scope(384)

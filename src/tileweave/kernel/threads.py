@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from tileweave.index import Expr, ExprLike, symbol
 from tileweave.kernel.atoms import BITS
-from tileweave.kernel.ir.values import Tensor
+from tileweave.kernel.ir.values import KernelTensor
 
 #: The lane of a thread in its warp.
 LANE = symbol("lane", 0, 32)
@@ -96,9 +96,9 @@ class ClaimedElement:
         whole: the tensor with its swizzle, where hardware applies that to the address and `tensor` has none.
     """
 
-    tensor: Tensor
+    tensor: KernelTensor
     at: tuple[ExprLike, ...]
-    whole: Tensor | None = None
+    whole: KernelTensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

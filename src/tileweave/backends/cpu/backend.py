@@ -11,7 +11,7 @@ import numpy as np
 
 from tileweave.backends import host
 from tileweave.backends.base import ELEMENTS, Decision, primitives_text
-from tileweave.backends.cpu.kernel import Kernel, compile
+from tileweave.backends.cpu.kernel import CpuKernel, compile
 from tileweave.backends.cpu.moves import Move, movable
 from tileweave.backends.cpu.target.calls import NativeCalls
 from tileweave.backends.cpu.target.tuning import Tuned, tune
@@ -39,12 +39,12 @@ class Cpu:
         """Every program."""
         return Decision(primitives_text(program), "native code through LLVM", self.name)
 
-    def compile(self, program: Program, *, threads: int | None = None, merge: bool = True) -> Kernel:
+    def compile(self, program: Program, *, threads: int | None = None, merge: bool = True) -> CpuKernel:
         """The program as native code."""
         return compile(program, threads=threads, merge=merge)
 
-    def compile_constant(self, program: Program, constant: Collection[str], *, threads: int | None = None) -> Kernel:
-        """The program as native code that reads constant tensors in an order of its own: see `Kernel.arranged`."""
+    def compile_constant(self, program: Program, constant: Collection[str], *, threads: int | None = None) -> CpuKernel:
+        """The program as native code that reads constant tensors in an order of its own: see `CpuKernel.arranged`."""
         return compile(program, threads=threads, constant=constant)
 
     def mover(self, source: np.ndarray[Any, Any], out: np.ndarray[Any, Any], threads: int) -> Move | None:

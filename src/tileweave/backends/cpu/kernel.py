@@ -45,7 +45,7 @@ from tileweave.teir.merged.text import show
 Array = NDArray[Any]
 
 
-class Kernel:
+class CpuKernel:
     """A program as one native function.
 
     Call it with one array per tensor that is not scratch, in the program's order. The address of an array's first
@@ -132,7 +132,7 @@ class Kernel:
         """The names of the program's axes."""
         return tuple(str(axis.id) for axis in self._how.program.axes)
 
-    def resized(self, sizes: Sequence[Size], *, soon: bool = False) -> Kernel | None:
+    def resized(self, sizes: Sequence[Size], *, soon: bool = False) -> CpuKernel | None:
         """The kernel of the same program for other extents and strides, from code that is there; None: there is none.
 
         Args:
@@ -146,13 +146,13 @@ class Kernel:
             return None
         return self._of(found, sizes) if not found.lent else self._lent(family, found, tuple(sizes))
 
-    def _lent(self, family: Family, found: FoundCode, sizes: tuple[Size, ...]) -> Kernel:
+    def _lent(self, family: Family, found: FoundCode, sizes: tuple[Size, ...]) -> CpuKernel:
         """A kernel on slower code, until there is one of its own, which is begun when the sizes are asked for again."""
         own = family.asked.get(sizes)
         if own is None:
             family.ask(sizes, _begun if sizes in family.asked else None)
         elif own is not _begun:
-            kernel: Kernel | None = own()
+            kernel: CpuKernel | None = own()
             if kernel is not None:
                 return kernel
             family.ask(sizes, None)  # nobody holds it any more
@@ -161,9 +161,9 @@ class Kernel:
             later(lambda: family.ask(sizes, weakref.ref(compile(made.program, threads=made.threads))))
         return made
 
-    def _of(self, found: FoundCode, sizes: Sequence[Size]) -> Kernel:
+    def _of(self, found: FoundCode, sizes: Sequence[Size]) -> CpuKernel:
         """The kernel of the same program for other sizes, on code that serves them."""
-        made = object.__new__(Kernel)
+        made = object.__new__(CpuKernel)
         made.__dict__.update(self.__dict__)
         made._program, made._sized, made._plan = None, tuple(sizes), ""
         made._wanted = [
@@ -262,7 +262,7 @@ class Kernel:
         return self._plan
 
     def __repr__(self) -> str:
-        return f"Kernel({self.program.name!r}, threads={self.threads}, cpu={self.target.cpu!r})"
+        return f"CpuKernel({self.program.name!r}, threads={self.threads}, cpu={self.target.cpu!r})"
 
     # ---- the call -----------------------------------------------------------------------------------------------
 
@@ -440,7 +440,7 @@ _SMALL_BLOCK = 1 << 16
 
 # ---- compiling --------------------------------------------------------------------------------------------------
 
-_KERNELS: OrderedDict[tuple[Any, ...], Kernel] = OrderedDict()
+_KERNELS: OrderedDict[tuple[Any, ...], CpuKernel] = OrderedDict()
 _KERNELS_KEPT = 1024
 _LOCK = threading.Lock()
 
@@ -463,7 +463,7 @@ def compile(
     settings: Settings = DEFAULT,
     tune: bool = False,
     constant: Collection[str] = (),
-) -> Kernel:
+) -> CpuKernel:
     """The program as native code that computes what `tileweave.teir.interpret` computes, sums up to their order.
 
     A product and the sum that takes it may be fused into one operation that rounds once. BF16 products that the
@@ -523,7 +523,7 @@ def compile(
     return kernel
 
 
-def _made(how: _How, constant: Collection[str], *, cache: bool) -> Kernel:
+def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
     """A kernel by the code of its kind where that is there; else it is written."""
     form = merged(how.program, merge=how.merge)
     family = family_of(form, how.target, how.threads, how.settings) if cache and not constant else None
@@ -531,13 +531,13 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> Kernel:
     other = reordered(form, fixed, how.target, how.threads) if fixed else None
     if other is not None:
         program, orders = other
-        made = object.__new__(Kernel)
+        made = object.__new__(CpuKernel)
         made.__dict__.update(_made(replace(how, program=program), (), cache=cache).__dict__)
         made._packings = orders
         return made
     known = family.kernel() if family else None
     if known is not None:
-        sized: Kernel | None = known.resized([(axis.extent, axis.strides) for axis in how.program.axes])
+        sized: CpuKernel | None = known.resized([(axis.extent, axis.strides) for axis in how.program.axes])
         if sized is not None:
             sized._how, sized._program = how, how.program
             return sized
@@ -549,7 +549,7 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> Kernel:
         code.function("entry_objects", ctypes.c_int64, ctypes.c_void_p),
     )
     variant = Variant(code, *entries, Table(nest.sizes) if nest.sizes and family else None)
-    kernel = Kernel(form, nest, variant, family, how)
+    kernel = CpuKernel(form, nest, variant, family, how)
     if family is not None and nest.sizes is not None:
         family.add(next(form.operations()), variant, kernel)
     return kernel
@@ -562,7 +562,7 @@ def _check_settings(settings: object) -> None:
         raise BackendError("compile(program, settings=..)", problem, legal="Settings(..)", facts=facts)
 
 
-_LIVE: weakref.WeakSet[Kernel] = weakref.WeakSet()
+_LIVE: weakref.WeakSet[CpuKernel] = weakref.WeakSet()
 
 
 def _after_fork() -> None:

@@ -23,7 +23,7 @@ from tileweave.backends.cpu.llvm.sizes import Table
 from tileweave.backends.cpu.target.jit import Code
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
-from tileweave.teir.merged.form import Merged, Mode, Op
+from tileweave.teir.merged.form import Merged, MergedOp, Mode
 
 _SIZES_KEPT = 1024
 
@@ -83,7 +83,7 @@ class Family:
         asked: sizes that code made for others serves; see `ask`.
     """
 
-    op: Op
+    op: MergedOp
     elements: tuple[Element, ...]
     target: Target
     threads: int
@@ -105,7 +105,7 @@ class Family:
         """A kernel of the family, where one lives."""
         return self.kernels[0]() if self.kernels else None
 
-    def add(self, op: Op, variant: Variant, kernel: Any) -> None:
+    def add(self, op: MergedOp, variant: Variant, kernel: Any) -> None:
         """Code and the kernel for which it was made."""
         self.kernels[:] = [weakref.ref(kernel)]
         c = block_product(op, self.elements, self.target, self.threads)
@@ -130,7 +130,7 @@ class Family:
         if [[not stride for stride in mode.strides] for mode in modes] != self.still:
             return None
         old = self.op
-        op = Op(old.kind, order, modes, old.offsets, old.width_bytes, init=old.init, relu=old.relu)
+        op = MergedOp(old.kind, order, modes, old.offsets, old.width_bytes, init=old.init, relu=old.relu)
         c = block_product(op, self.elements, self.target, self.threads)
         known = self.variants.get(variant_of(c))
         if known is not None and not are_tiny(modes):
@@ -193,7 +193,7 @@ def family_of(form: Merged, target: Target, threads: int, settings: Settings) ->
         return None
     op = form.body[0]
     if (
-        not isinstance(op, Op)
+        not isinstance(op, MergedOp)
         or op.kind != "Contraction"  # an outer comparison walks its operands as an outer product does
         or op.operands[2:] != (2,)
         or any(op.offsets)

@@ -41,7 +41,7 @@ from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.analysis.lower import General
 from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import Axis, First, Guard, Id, Program
-from tileweave.teir.merged.form import Loop, Merged, Op, Step
+from tileweave.teir.merged.form import Loop, Merged, MergedOp, Step
 from tileweave.teir.merged.kind import kind_of
 from tileweave.teir.merged.lower import classified
 from tileweave.teir.merged.merge import start_of
@@ -69,7 +69,7 @@ class Nest:
     source: str
     shared_bytes: int
     thread_bytes: int
-    notes: Mapping[Op, tuple[str, ...]]
+    notes: Mapping[MergedOp, tuple[str, ...]]
     sizes: Sizes | None = None
     packings: Mapping[str, Packing] = field(default_factory=dict)
     tables: tuple[NDArray[Any], ...] = ()
@@ -114,7 +114,7 @@ def emit_program(
     if found is not None:
         lines, packing, tables = emit_direct(emitter.module, target, "direct", found, threads)
         packings = {program.tensors[found.tensors[1]].name: packing} if packing is not None else {}
-        emitter.notes.update({op: lines for op in form.body if isinstance(op, Op)})
+        emitter.notes.update({op: lines for op in form.body if isinstance(op, MergedOp)})
         f.call("direct", "ptr %env", "i64 0", *(f"ptr {base}" for base in bases[: max(found.pointers) + 1]))
     elif attention is not None:
         lines = emit_attention(emitter.module, target, "attention", attention, threads, emitter.memory)
@@ -182,12 +182,12 @@ class _Emitter:
     settings: Settings = DEFAULT
     module: Module = field(default_factory=Module)
     memory: Workspace = field(default_factory=Workspace)
-    operations: dict[tuple[Op, bool], str] = field(default_factory=dict)
+    operations: dict[tuple[MergedOp, bool], str] = field(default_factory=dict)
     regions: int = 0
     axes: dict[Id, Axis] = field(default_factory=dict)
-    notes: dict[Op, tuple[str, ...]] = field(default_factory=dict)
+    notes: dict[MergedOp, tuple[str, ...]] = field(default_factory=dict)
 
-    def elements(self, op: Op) -> tuple[Element, ...]:
+    def elements(self, op: MergedOp) -> tuple[Element, ...]:
         return tuple(element(self.program.tensors[j].dtype) for j in op.operands)
 
     def steps(self, at: _Place, steps: tuple[Step, ...]) -> None:
@@ -195,7 +195,7 @@ class _Emitter:
             at.f.when(_condition(at, step.guard), lambda step=step: self.step(at, step))  # type: ignore[misc]
 
     def step(self, at: _Place, step: Step) -> None:
-        if isinstance(step, Op):
+        if isinstance(step, MergedOp):
             self.invoke(at, step)
         elif step.parallel and not at.inside:
             self.region(at, step)
@@ -219,7 +219,7 @@ class _Emitter:
 
         at.f.loop(0, self.sized(loop.axis).extent, body)
 
-    def invoke(self, at: _Place, op: Op) -> None:
+    def invoke(self, at: _Place, op: MergedOp) -> None:
         key = (op, at.inside)
         if key not in self.operations:
             self.operations[key] = name = f"op{len(self.operations)}"
@@ -230,7 +230,7 @@ class _Emitter:
             arguments += [f"i1 {_flag(at, op.init)}", f"i1 {_flag(at, op.relu)}", start]
         at.f.call(self.operations[key], *arguments)
 
-    def define(self, name: str, op: Op, parallel: bool) -> None:
+    def define(self, name: str, op: MergedOp, parallel: bool) -> None:
         """Write an operation's function; what it is classified as decides which."""
         explained = classified(op, self.program)
         strategy = strategy_of(op, explained.kernel)
@@ -248,7 +248,7 @@ class _Emitter:
         self.notes.setdefault(op, tuple(lines))
 
     def contraction(
-        self, name: str, op: Op, elements: tuple[Element, ...], parallel: bool, strategy: Strategy
+        self, name: str, op: MergedOp, elements: tuple[Element, ...], parallel: bool, strategy: Strategy
     ) -> tuple[str, ...]:
         """A contraction, with what its output starts from: in its tiles, or by a copy before it."""
         threads = self.threads if parallel else 1

@@ -12,7 +12,7 @@ from enum import Enum
 from tileweave.backends.cpu.llvm.meanings import KNOWN
 from tileweave.errors import BackendError
 from tileweave.teir.analysis.lower import Brgemm, Gemm, General, Kernel, ScalarKernel
-from tileweave.teir.merged.form import Op
+from tileweave.teir.merged.form import MergedOp
 
 
 class Strategy(Enum):
@@ -35,18 +35,18 @@ class StrategyRow:
 
     strategy: Strategy
     kernels: tuple[type[Kernel], ...]
-    applies: Callable[[Op], bool]
+    applies: Callable[[MergedOp], bool]
 
 
-def _reads_itself(op: Op) -> bool:
+def _reads_itself(op: MergedOp) -> bool:
     return op.kind == "Contraction" and op.operands[2] in op.operands[:2]
 
 
-def _sums_products(op: Op) -> bool:
+def _sums_products(op: MergedOp) -> bool:
     return op.kind == "Contraction"
 
 
-def _has_stages(op: Op) -> bool:
+def _has_stages(op: MergedOp) -> bool:
     return bool(op.stages) and all(stage.kind in KNOWN for stage in op.stages)
 
 
@@ -60,7 +60,7 @@ STRATEGIES = (
 """In order of preference."""
 
 
-def strategy_of(op: Op, kernel: Kernel) -> Strategy:
+def strategy_of(op: MergedOp, kernel: Kernel) -> Strategy:
     """The first strategy whose row takes the operation as it is classified.
 
     Raises:

@@ -27,6 +27,7 @@ from tileweave.kernel.ir import (
     Alloc,
     For,
     Kernel,
+    KernelTensor,
     Let,
     Line,
     On,
@@ -35,7 +36,6 @@ from tileweave.kernel.ir import (
     Scalar,
     Statement,
     Sync,
-    Tensor,
     head,
     walk,
 )
@@ -87,7 +87,7 @@ class _Printer:
                 raise declined(self.line, f"{name}: {bytes_} bytes of a partition of {buffer}", f"at most {limit}")
         self.emit(f"{name} = nl.ndarray({shape}, dtype=nl.{_TYPES[dtype]}, buffer=nl.{buffer}){note}")
 
-    def alloc(self, tensor: Tensor) -> None:
+    def alloc(self, tensor: KernelTensor) -> None:
         shape = _two(tensor.shape)
         if tensor.space not in _CHIP:
             raise declined(self.line, f"{tensor.name} is in {tensor.space} memory", "registers, k.sbuf, k.psum")
@@ -287,7 +287,7 @@ def axis_of(region: Region, position: int) -> str:
     return axes.pop() if len(axes) == 1 else ""
 
 
-def _roles(kernel: Kernel) -> tuple[list[Tensor], list[Tensor]]:
+def _roles(kernel: Kernel) -> tuple[list[KernelTensor], list[KernelTensor]]:
     """The parameters that a kernel reads, and those that it writes."""
     ops = [s for s in walk(kernel.body) if isinstance(s, Op)]
     read = {v.tensor.name for op in ops for v in op.ins if isinstance(v, Region)}

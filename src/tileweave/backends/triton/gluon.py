@@ -17,7 +17,7 @@ from tileweave.errors import BackendError, LayoutError
 from tileweave.kernel.dispatch import products
 from tileweave.kernel.dispatch.layouts.assign import Accumulator, along_memory, assign
 from tileweave.kernel.dispatch.layouts.registers import Holding, holding
-from tileweave.kernel.ir import Alloc, Kernel, On, Op, Region, Statement, Sync, Tensor, walk
+from tileweave.kernel.ir import Alloc, Kernel, KernelTensor, On, Op, Region, Statement, Sync, walk
 from tileweave.layout import Layout, normalize
 
 _LETTERS = {"f16": 2, "bf16": 2, "s8": 4, "u8": 4, "e4m3": 4, "e5m2": 4}
@@ -174,7 +174,7 @@ class GluonPrinter(Printer):
             raise self.declined("a barrier of some warps", self.owner)
         self.emit("gl.barrier()")
 
-    def allocate(self, tensor: Tensor, later: Sequence[Statement]) -> None:
+    def allocate(self, tensor: KernelTensor, later: Sequence[Statement]) -> None:
         """A value, or shared memory."""
         if tensor.space == "shared" and tensor.dtype in _TYPES:
             layout = shared_text(tensor)

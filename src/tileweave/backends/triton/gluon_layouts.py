@@ -14,7 +14,7 @@ from math import prod
 from tileweave.index import as_expr, constant_of
 from tileweave.kernel.dispatch.layouts.places import offset
 from tileweave.kernel.dispatch.layouts.registers import AXES, Holding, RegisterDigit, closed
-from tileweave.kernel.ir import Tensor
+from tileweave.kernel.ir import KernelTensor
 from tileweave.layout import Layout
 
 Basis = tuple[int, ...]
@@ -133,7 +133,7 @@ def fragments(warps: Basis, shape: Sequence[int]) -> Layout:
     return closed(digits)[0]
 
 
-def shared_text(tensor: Tensor) -> str:
+def shared_text(tensor: KernelTensor) -> str:
     """The shared layout that puts each element where the tensor's layout does, or nothing."""
     shape, bits = tensor.shape, tensor.element.bits
     if any(n & (n - 1) for n in shape):
@@ -168,6 +168,6 @@ def shared_text(tensor: Tensor) -> str:
     return ""
 
 
-def _place(tensor: Tensor, at: Sequence[int]) -> int:
+def _place(tensor: KernelTensor, at: Sequence[int]) -> int:
     found = constant_of(as_expr(offset(tensor, at)))
     return -1 if found is None else found

@@ -21,6 +21,7 @@ from tileweave.kernel.ir import (
     Commit,
     For,
     Kernel,
+    KernelTensor,
     Let,
     Line,
     On,
@@ -29,7 +30,6 @@ from tileweave.kernel.ir import (
     Scalar,
     Statement,
     Sync,
-    Tensor,
     WaitGroup,
     When,
     While,
@@ -219,7 +219,7 @@ class Printer:
         """What a loop runs over."""
         return f"tl.range({bounds}, num_stages={stages})" if stages > 1 else f"range({bounds})"
 
-    def allocate(self, tensor: Tensor, later: Sequence[Statement]) -> None:
+    def allocate(self, tensor: KernelTensor, later: Sequence[Statement]) -> None:
         """A value of the program; zeros where its first assignment is inside a loop or a branch."""
         if tensor.dtype not in _TYPES:
             raise self.declined(f"a tensor of {tensor.dtype}", self.owner)
@@ -518,6 +518,6 @@ def _integer(op: Op, name: str) -> int:
     return value
 
 
-def _speaks_of(statement: Statement, tensor: Tensor) -> bool:
+def _speaks_of(statement: Statement, tensor: KernelTensor) -> bool:
     """Whether a statement reads or writes a tensor."""
     return any(region.tensor.name == tensor.name for one in walk((statement,)) for region in regions_of(one))

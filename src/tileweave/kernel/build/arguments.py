@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import LayoutError, VerifyError
-from tileweave.kernel.ir import Tensor, dtype_of
+from tileweave.kernel.ir import KernelTensor, dtype_of
 from tileweave.layout import Coord, Iter, Layout, from_array, parse, strided
 
 
@@ -65,7 +65,7 @@ def sharded(array: Any, axis: str, dim: int, devices: int) -> Sharded:
     return Sharded(array, Layout(tuple(iters)))
 
 
-def param_of(name: str, value: Any, where: str, devices: int) -> Tensor:
+def param_of(name: str, value: Any, where: str, devices: int) -> KernelTensor:
     """The parameter that an argument makes.
 
     Raises:
@@ -102,11 +102,13 @@ def _dtype(name: str, array: Any, where: str) -> str:
         raise _refused(where, name, f"elements of type {array.dtype}") from None
 
 
-def _tensor(name: str, shape: tuple[int, ...], dtype: str, layout: Layout | None, where: str = "kernel(..)") -> Tensor:
+def _tensor(
+    name: str, shape: tuple[int, ...], dtype: str, layout: Layout | None, where: str = "kernel(..)"
+) -> KernelTensor:
     if prod(shape) == 0:
         raise _refused(where, name, f"an empty array, of shape {shape}")
     strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
-    return Tensor(name, shape, dtype, "global", layout if layout is not None else strided(shape, strides))
+    return KernelTensor(name, shape, dtype, "global", layout if layout is not None else strided(shape, strides))
 
 
 def _refused(where: str, name: str, problem: str) -> VerifyError:

@@ -22,13 +22,13 @@ from tileweave.kernel.ir import (
     Fence,
     Grid,
     Init,
+    KernelTensor,
     Line,
     Number,
     Region,
     Scope,
     Statement,
     Sync,
-    Tensor,
     whole,
 )
 from tileweave.layout import Coord, Iter, Layout, strided
@@ -69,7 +69,7 @@ class Body:
 class Recorder:
     """What one trace has written so far."""
 
-    def __init__(self, name: str, params: tuple[Tensor, ...], mesh: tuple[tuple[str, int], ...]) -> None:
+    def __init__(self, name: str, params: tuple[KernelTensor, ...], mesh: tuple[tuple[str, int], ...]) -> None:
         self.name = name
         self.params = params
         self.mesh = mesh
@@ -77,15 +77,15 @@ class Recorder:
         self.bodies: list[Body] = [Body(None)]
         self.home: dict[str, Body] = {one.name: self.bodies[0] for one in params}
         self.names: set[str] = {one.name for one in params} | {axis for axis, _ in mesh} | RESERVED
-        self.automatic: dict[str, Tensor] = {}
-        self.renamed: dict[Tensor, Tensor] = {}
+        self.automatic: dict[str, KernelTensor] = {}
+        self.renamed: dict[KernelTensor, KernelTensor] = {}
         self.warps = 0
         self.ended: set[Expr] = set()
         self._bound_in: dict[Expr, Body] = {}
         self.stage: Any = None
         self.decided: tuple[Body, int, bool] | None = None
         """The body, its statements and the truth of the last `k.when` whose condition was known."""
-        self._flags: dict[str, Tensor] = {}
+        self._flags: dict[str, KernelTensor] = {}
         self.grid: Grid | None = None
         self.poison: VerifyError | None = None
 
@@ -167,7 +167,7 @@ class Recorder:
         """Statements for here that are known when the body ends."""
         self.bodies[-1].statements.append(statements)
 
-    def flags(self, view: Any, index: tuple[Any, ...]) -> Tensor:
+    def flags(self, view: Any, index: tuple[Any, ...]) -> KernelTensor:
         """The flags of a tensor's tiles: one per device of the mesh and tile, zero before the kernel starts."""
         tensor = view.region.tensor
         if tensor.name not in self._flags:
@@ -182,7 +182,7 @@ class Recorder:
                 axis, extent = self.mesh[0]
                 layout = Layout((Iter(extent, Coord(((axis, 1),))), *layout.shard))
                 shape = (extent, *shape)
-            self._flags[tensor.name] = Tensor(name, shape, "u32", "symmetric" if self.mesh else "global", layout)
+            self._flags[tensor.name] = KernelTensor(name, shape, "u32", "symmetric" if self.mesh else "global", layout)
             self.home[name] = self.bodies[0]
             self.bodies[0].statements.insert(0, Alloc(self._flags[tensor.name], line=self.line()))
         return self._flags[tensor.name]
@@ -212,7 +212,7 @@ class Recorder:
     ) -> Region:  # fmt: skip
         """New storage in the innermost body; without a name it is named after the local variable that will hold it."""
         chosen = self.fresh(name or stem)
-        tensor = Tensor(chosen, shape, dtype, space, layout, swizzle)
+        tensor = KernelTensor(chosen, shape, dtype, space, layout, swizzle)
         if not name:
             self.automatic[chosen] = tensor
         self.home[chosen] = self.bodies[-1]

@@ -8,7 +8,7 @@ from tileweave.index import Expr, ExprLike, as_expr, bounds, divisor, simplify
 from tileweave.kernel.atoms.atom import generation
 from tileweave.kernel.dispatch.context import Context
 from tileweave.kernel.dispatch.layouts import places
-from tileweave.kernel.ir import Candidate, Op, Region, Tensor, before, clipped
+from tileweave.kernel.ir import Candidate, KernelTensor, Op, Region, before, clipped
 from tileweave.kernel.threads import LANE, Address, Barrier, ClaimedElement, TensorBox
 
 #: Swizzle width in bytes -> its code in a descriptor.
@@ -85,7 +85,7 @@ def _part(region: Region, major: int) -> str:
     return ""
 
 
-def map_problem(tensor: Tensor, arch: str) -> str:
+def map_problem(tensor: KernelTensor, arch: str) -> str:
     """Why no tensor map describes a tensor in global memory; empty if one does."""
     if generation(arch) < 90:
         return f"{arch} has no tensor maps"

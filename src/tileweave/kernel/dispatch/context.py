@@ -13,7 +13,7 @@ from tileweave.index import Expr, ExprLike, as_expr, simplify, symbol
 from tileweave.kernel.atoms.atom import generation
 from tileweave.kernel.dispatch.layouts.places import cosize
 from tileweave.kernel.dispatch.layouts.registers import Holding
-from tileweave.kernel.ir import RESERVED, Candidate, Choice, Line, Op, Scope, Tensor, dtype_of
+from tileweave.kernel.ir import RESERVED, Candidate, Choice, KernelTensor, Line, Op, Scope, dtype_of
 from tileweave.kernel.threads import (
     LANE,
     Address,
@@ -41,7 +41,7 @@ def declined(line: Line, problem: str, **inputs: object) -> BackendError:
     return BackendError("dispatch(kernel, arch)", problem, inputs={**inputs, "line": str(line)})
 
 
-def need_type(tensor: Tensor, line: Line) -> None:
+def need_type(tensor: KernelTensor, line: Line) -> None:
     """Refuses elements that printed text has no type for."""
     if tensor.dtype in ("tf32", "s4", "u4"):
         raise declined(
@@ -195,7 +195,7 @@ class Context:
         self.emit(Allocate(buffer, place(self.line)))
         return buffer
 
-    def allocate(self, tensor: Tensor) -> Buffer:
+    def allocate(self, tensor: KernelTensor) -> Buffer:
         """The buffer of a tensor that the kernel allocates."""
         name = printed(tensor.name)
         need_type(tensor, self.line)
@@ -232,7 +232,7 @@ class Context:
             self.maps[box] = Buffer(f"{printed(box.tensor)}_map{len(self.maps) or ''}", "b8", "map", 128, 64)
         return self.maps[box]
 
-    def buffer(self, tensor: Tensor) -> Buffer:
+    def buffer(self, tensor: KernelTensor) -> Buffer:
         """The buffer of a tensor."""
         return self.buffers[tensor.name]
 

@@ -21,7 +21,7 @@ from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.lanes import Within, lane_condition, lane_number, within
 from tileweave.kernel.dispatch.layouts.registers import Holding, Part, blocked, holding, part_of
-from tileweave.kernel.ir import Candidate, Op, Region, Tensor, dtype_of
+from tileweave.kernel.ir import Candidate, KernelTensor, Op, Region, dtype_of
 from tileweave.kernel.threads import LANE, Buffer, Slots
 from tileweave.layout.analysis.memory import loads, phases_of
 from tileweave.layout.analysis.moves import LocalMove, Shuffle
@@ -398,6 +398,6 @@ def staged(
     """Shared memory for a tile on a trip, row-major unless steps are given, as a region; `own`: of no other trip."""
     steps = steps or [prod(shape[d + 1 :]) for d in range(len(shape))]
     memory = context.staging(dtype, elements or prod(shape), own)
-    tensor = Tensor(memory.name, shape, dtype, "shared", places.strided_layout(zip(shape, steps, strict=True)))
+    tensor = KernelTensor(memory.name, shape, dtype, "shared", places.strided_layout(zip(shape, steps, strict=True)))
     context.buffers[memory.name] = memory
     return Region(tensor, (0,) * len(shape), shape, shape, tuple(range(len(shape))))

@@ -29,13 +29,13 @@ from tileweave.kernel.ir import (
     For,
     Init,
     Kernel,
+    KernelTensor,
     Line,
     On,
     Op,
     Region,
     Statement,
     Sync,
-    Tensor,
     Wait,
     WaitGroup,
     When,
@@ -124,7 +124,7 @@ def _inner(body: Sequence[Statement], arch: str, names: _Names, again: bool = Fa
     return tuple(out)
 
 
-def staged(region: Region, stages: int, name: str) -> Tensor:
+def staged(region: Region, stages: int, name: str) -> KernelTensor:
     """A tensor in shared memory for some stages of a tile, with the widest swizzle that its rows have."""
     rows, columns = region.shape
     bytes_ = region.tensor.element.bits // 8
@@ -132,15 +132,15 @@ def staged(region: Region, stages: int, name: str) -> Tensor:
     if not width or bytes_ > 4:
         pitch = columns + max(1, 16 // bytes_)
         layout = strided_layout([(stages, rows * pitch), (rows, pitch), (columns, 1)])
-        return Tensor(name, (stages, rows, columns), region.tensor.dtype, "shared", layout)
+        return KernelTensor(name, (stages, rows, columns), region.tensor.dtype, "shared", layout)
     elements = width // bytes_
     inner = [(columns // elements, rows * elements)] if columns > elements else []
     layout = strided_layout([(stages, rows * columns), (rows, elements), *inner, (elements, 1)])
     swizzle = Swizzle(int(log2(width // 16)), int(log2(16 // bytes_)), 3)
-    return Tensor(name, (stages, rows, columns), region.tensor.dtype, "shared", layout, swizzle)
+    return KernelTensor(name, (stages, rows, columns), region.tensor.dtype, "shared", layout, swizzle)
 
 
-def _stage(tensor: Tensor, number: int | Expr) -> Region:
+def _stage(tensor: KernelTensor, number: int | Expr) -> Region:
     shape = tensor.shape[1:]
     return Region(tensor, (number, 0, 0), (1, *shape), (1, *shape), (1, 2))
 
@@ -245,7 +245,7 @@ def _roles(on: On, arch: str, names: _Names) -> On | None:
         return None
     line = loop.line
     full, empty = (
-        Tensor(names.fresh(f"ring_{x}"), (stages,), "mbarrier", "shared", strided_layout([(stages, 1)]))
+        KernelTensor(names.fresh(f"ring_{x}"), (stages,), "mbarrier", "shared", strided_layout([(stages, 1)]))
         for x in ("full", "empty")
     )
     turn = simplify((loop.symbol - loop.start) // loop.step)
@@ -279,5 +279,5 @@ def _roles(on: On, arch: str, names: _Names) -> On | None:
     return replace(on, body=body)
 
 
-def _bar(tensor: Tensor, number: int | Expr) -> Region:
+def _bar(tensor: KernelTensor, number: int | Expr) -> Region:
     return Region(tensor, (number,), (1,), (1,), ())

@@ -29,6 +29,7 @@ from tileweave.kernel.ir import (
     For,
     Init,
     Kernel,
+    KernelTensor,
     Let,
     On,
     Op,
@@ -36,7 +37,6 @@ from tileweave.kernel.ir import (
     Signal,
     Statement,
     Sync,
-    Tensor,
     Wait,
     WaitGroup,
     When,
@@ -118,7 +118,7 @@ def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
     return Lowered(program, tuple(context.choices))
 
 
-def global_tensors(kernel: Kernel) -> tuple[Tensor, ...]:
+def global_tensors(kernel: Kernel) -> tuple[KernelTensor, ...]:
     """Tensors in global or symmetric memory that the kernel allocates: a launch provides them, full of zeros."""
     allocated = (s.tensor for s in walk(kernel.body) if isinstance(s, Alloc))
     return tuple(t for t in allocated if t.space in ("global", "symmetric"))

@@ -15,7 +15,20 @@ from typing import Any
 from tileweave.index import Expr, simplify, symbol
 from tileweave.kernel.atoms.atom import generation
 from tileweave.kernel.dispatch.layouts.places import strided_layout
-from tileweave.kernel.ir import Alloc, Candidate, For, On, Op, Region, Scalar, Statement, Sync, Tensor, clipped, whole
+from tileweave.kernel.ir import (
+    Alloc,
+    Candidate,
+    For,
+    KernelTensor,
+    On,
+    Op,
+    Region,
+    Scalar,
+    Statement,
+    Sync,
+    clipped,
+    whole,
+)
 from tileweave.kernel.meaning import neutral
 
 #: Registers of a thread that values may take across a reduction; with more nvcc spills (layer norms of 20,000).
@@ -40,7 +53,7 @@ class _Rows:
 
     ops: list[Op]
     length: int
-    made: dict[Tensor, Op] = field(default_factory=dict)
+    made: dict[KernelTensor, Op] = field(default_factory=dict)
     threads: int = 1
 
 
@@ -102,7 +115,7 @@ def _rows(on: On) -> _Rows | None:
     return None if loaded & stored else found
 
 
-def _wide(found: _Rows, tensor: Tensor) -> bool:
+def _wide(found: _Rows, tensor: KernelTensor) -> bool:
     return tensor.rank > 0 and tensor.shape[-1] == found.length
 
 
@@ -130,7 +143,7 @@ def _held(found: _Rows) -> int:
     return max((sum(_registers(found, t) for t in row) for row in live), default=0)
 
 
-def _registers(found: _Rows, tensor: Tensor) -> int:
+def _registers(found: _Rows, tensor: KernelTensor) -> int:
     return -(-tensor.size * tensor.element.bits // (32 * found.threads))
 
 
@@ -161,7 +174,7 @@ def _staged_bytes(found: _Rows) -> int:
 
 def _needed(found: _Rows, sink: Op) -> list[Op]:
     """The operators of wide values that a reduction or a store needs, in their order."""
-    seen: set[Tensor] = set()
+    seen: set[KernelTensor] = set()
 
     def look(op: Op) -> None:
         for one in op.ins:
@@ -181,7 +194,7 @@ def _is_sink(found: _Rows, op: Op) -> bool:
 def _groups(found: _Rows) -> list[list[Op]]:
     """Reductions and stores that one loop serves: none needs what another one of them gives."""
     groups: list[list[Op]] = []
-    made: set[Tensor] = set()  # narrow values that hang on the last group
+    made: set[KernelTensor] = set()  # narrow values that hang on the last group
     for op in found.ops:
         out = op.outs[0].tensor
         if _is_sink(found, op):
@@ -203,10 +216,10 @@ def _written(found: _Rows, there: int, fresh: Callable[[str], str]) -> tuple[Sta
             shape = op.outs[0].tensor.shape
             layout = strided_layout([(n, prod(shape[d + 1 :])) for d, n in enumerate(shape)])
             name = fresh("row_" + op.outs[0].tensor.name)
-            staged[op.outs[0].tensor] = Tensor(name, shape, op.outs[0].tensor.dtype, "shared", layout)
+            staged[op.outs[0].tensor] = KernelTensor(name, shape, op.outs[0].tensor.dtype, "shared", layout)
     groups = _groups(found)
     out: list[Statement] = [Alloc(t, found.ops[0].line) for t in staged.values()]
-    filled: set[Tensor] = set()
+    filled: set[KernelTensor] = set()
     member = {id(sink): k for k, group in enumerate(groups) for sink in group}
     for op in found.ops:
         if id(op) in member:
@@ -226,16 +239,21 @@ class _Loop:
     """One loop over the parts of a row."""
 
     def __init__(
-        self, found: _Rows, part: int, fresh: Callable[[str], str], staged: dict[Tensor, Tensor], filled: set[Tensor]
+        self,
+        found: _Rows,
+        part: int,
+        fresh: Callable[[str], str],
+        staged: dict[KernelTensor, KernelTensor],
+        filled: set[KernelTensor],
     ) -> None:
         self.found, self.part, self.fresh, self.staged, self.filled = found, part, fresh, staged, filled
-        self.fills: set[Tensor] = set()
+        self.fills: set[KernelTensor] = set()
         masks = [
             v.valid[-1] for op in found.ops for v in (*op.outs, *op.ins) if isinstance(v, Region) and _long(found, v)
         ]
         self.count = -(-max(int(m) for m in masks) // part)  # type: ignore[arg-type]
         self.number = symbol(fresh("part"), 0, self.count)
-        self.tensors: dict[Tensor, Tensor] = {}
+        self.tensors: dict[KernelTensor, KernelTensor] = {}
 
     def written(self, group: Sequence[Op]) -> Iterator[Statement]:
         """What comes before the loop, and the loop."""

@@ -13,7 +13,7 @@ from tileweave.kernel.dispatch.context import Context, declined, place, slot
 from tileweave.kernel.dispatch.groups import linear, types
 from tileweave.kernel.dispatch.layouts.orders import ChainOrder
 from tileweave.kernel.dispatch.layouts.registers import Holding, iter_at
-from tileweave.kernel.ir import Candidate, Commit, Kernel, Op, Region, Scalar, Tensor, walk
+from tileweave.kernel.ir import Candidate, Commit, Kernel, KernelTensor, Op, Region, Scalar, walk
 from tileweave.kernel.ir.statements import Alloc
 from tileweave.kernel.ir.verify import tensor_columns
 from tileweave.kernel.threads import Address, Buffer, Local
@@ -26,7 +26,7 @@ _CODES = {128: 2, 64: 4, 32: 6}
 _WIDEST = 64
 
 
-def allocate(context: Context, tensor: Tensor) -> Buffer:
+def allocate(context: Context, tensor: KernelTensor) -> Buffer:
     """Columns of tensor memory, allocated by the first warp of the block; all threads learn where they are."""
     if not context.arch.startswith(("sm_100", "sm_103")) or not context.arch.endswith("a"):
         raise declined(context.line, f"{context.arch} has no tensor memory", legal="sm_100a", tensor=tensor)

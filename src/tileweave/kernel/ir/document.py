@@ -22,7 +22,7 @@ from tileweave.index.expr import walk as nodes_of
 from tileweave.index.trees import made
 from tileweave.kernel.ir import statements, values
 from tileweave.kernel.ir.statements import Candidate, Choice, Grid, Kernel, Statement
-from tileweave.kernel.ir.values import Line, Region, Scalar, Scope, Tensor
+from tileweave.kernel.ir.values import KernelTensor, Line, Region, Scalar, Scope
 from tileweave.layout import Coord, Iter, Layout
 from tileweave.layout.f2.swizzle import Swizzle
 
@@ -30,11 +30,12 @@ FORMAT = "tileweave.kernel"
 VERSION = 1
 
 _CLASSES: dict[str, type] = {
-    one.__name__: one
+    one.__name__.removeprefix("Kernel") or "Kernel": one
     for one in (
-        Line, Tensor, Region, Scalar, Scope, Swizzle, Candidate, Choice, Grid, Kernel, *get_args(Statement),
+        Line, KernelTensor, Region, Scalar, Scope, Swizzle, Candidate, Choice, Grid, Kernel, *get_args(Statement),
     )
 }  # fmt: skip
+_NAMES = {one: name for name, one in _CLASSES.items()}
 
 
 def to_json(kernel: Kernel) -> str:
@@ -54,8 +55,8 @@ def _data(value: Any) -> Any:
         return [_data(one) for one in value]
     if isinstance(value, float) and not isfinite(value):
         return {"is": "float", "value": repr(value)}
-    if type(value).__name__ in _CLASSES:
-        found: dict[str, Any] = {"is": type(value).__name__}
+    if type(value) in _NAMES:
+        found: dict[str, Any] = {"is": _NAMES[type(value)]}
         for one in fields(value):
             content = getattr(value, one.name)
             if one.default is MISSING or content != one.default:

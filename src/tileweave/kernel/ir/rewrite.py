@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from tileweave.index import Expr, symbols_of
-from tileweave.kernel.ir.values import Tensor
+from tileweave.kernel.ir.values import KernelTensor
 from tileweave.layout import Layout
 
 T = TypeVar("T")
@@ -42,9 +42,9 @@ def _mapped(value: Any, function: Callable[[Any], Any], done: dict[int, Any]) ->
     return done[id(value)][1]
 
 
-def replace_tensors(value: T, tensors: Mapping[Tensor, Tensor]) -> T:
+def replace_tensors(value: T, tensors: Mapping[KernelTensor, KernelTensor]) -> T:
     """The value with some tensors replaced, in declarations and regions alike."""
-    return map_values(value, lambda one: tensors.get(one, one) if isinstance(one, Tensor) else one)
+    return map_values(value, lambda one: tensors.get(one, one) if isinstance(one, KernelTensor) else one)
 
 
 def free_symbols(value: Any) -> frozenset[Expr]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tileweave.index import Expr
-from tileweave.kernel.ir.values import NOWHERE, Line, Number, Region, Scalar, Scope, Tensor
+from tileweave.kernel.ir.values import NOWHERE, KernelTensor, Line, Number, Region, Scalar, Scope
 
 Option = int | float | bool | str | Expr | tuple[int, ...]
 GroupKind = Literal["cp.async", "bulk", "wgmma", "tcgen05"]
@@ -33,7 +33,7 @@ Lanes = Literal["each", "warp", "one"]
 class Alloc:
     """Storage from here to the end of the enclosing body; registers belong to the threads of the scope around it."""
 
-    tensor: Tensor
+    tensor: KernelTensor
     line: Line = field(default=NOWHERE, compare=False)
 
 
@@ -323,7 +323,7 @@ class Kernel:
     """
 
     name: str
-    params: tuple[Tensor, ...]
+    params: tuple[KernelTensor, ...]
     mesh: tuple[tuple[str, int], ...]
     grid: Grid
     body: tuple[Statement, ...]

@@ -66,7 +66,7 @@ def _plain(value: Number) -> Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class KernelTensor:
     """Named storage: what it holds, where it is, and where in it each element lies.
 
     Args:
@@ -124,7 +124,7 @@ class Region:
         skip: per dimension of the tensor, how many of the first coordinates do not exist; empty where all do.
     """
 
-    tensor: Tensor
+    tensor: KernelTensor
     begin: tuple[Number, ...]
     extent: tuple[int, ...]
     mask: tuple[Number, ...]
@@ -189,7 +189,7 @@ class Region:
         return f"{self.tensor.name}{inside}{order}"
 
 
-def whole(tensor: Tensor) -> Region:
+def whole(tensor: KernelTensor) -> Region:
     """The region of all elements of a tensor."""
     zeros = (0,) * tensor.rank
     return Region(tensor, zeros, tensor.shape, tensor.shape, tuple(range(tensor.rank)))

@@ -32,7 +32,7 @@ from tileweave.kernel.ir.statements import (
     walk,
 )
 from tileweave.kernel.ir.text import head
-from tileweave.kernel.ir.values import SPACES, Line, Region, Scalar, Scope, Tensor, cta_scope
+from tileweave.kernel.ir.values import SPACES, KernelTensor, Line, Region, Scalar, Scope, cta_scope
 
 SHARED_BYTES = 232_448
 """Shared memory that a block may have, at most (sm_90, sm_100); dispatch knows the target's own limit."""
@@ -52,7 +52,7 @@ class Visited:
 
     statement: Statement
     path: str
-    tensors: dict[str, tuple[Tensor, int]]
+    tensors: dict[str, tuple[KernelTensor, int]]
     symbols: frozenset[Expr]
     scopes: tuple[On, ...]
     in_loop: bool
@@ -133,7 +133,7 @@ def _resources(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
         yield asked[-1], f"{registers} registers of a block's {REGISTERS}"
 
 
-def tensor_columns(tensor: Tensor) -> int:
+def tensor_columns(tensor: KernelTensor) -> int:
     """Columns that an allocation of tensor memory takes: a power of two, 32 at least."""
     cells = -(-tensor.shape[-1] * tensor.element.bits // 32)
     return max(32, 1 << (cells - 1).bit_length())
@@ -192,7 +192,7 @@ def _symbols_in(value: Any) -> set[Expr]:
 def _walk(
     body: tuple[Statement, ...],
     path: str,
-    tensors: dict[str, tuple[Tensor, int]],
+    tensors: dict[str, tuple[KernelTensor, int]],
     symbols: frozenset[Expr],
     scopes: tuple[On, ...],
     in_loop: bool,
@@ -232,7 +232,7 @@ def regions_of(s: Statement) -> tuple[Region, ...]:
     return tuple(one for one in parts if isinstance(one, Region))
 
 
-def _tensor(tensor: Tensor) -> Iterator[str]:
+def _tensor(tensor: KernelTensor) -> Iterator[str]:
     if tensor.dtype not in DTYPES:
         yield f"{tensor.name} has elements of type {tensor.dtype!r}, which is none of {', '.join(DTYPES)}"
     if tensor.space not in SPACES:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tileweave.errors import LayoutError
-from tileweave.kernel.ir import Tensor
+from tileweave.kernel.ir import KernelTensor
 from tileweave.kernel.semantics.clocks import Event
 from tileweave.layout import as_array, is_injective
 
@@ -40,7 +40,7 @@ class Storage:
         written: whether the elements have values from the start.
     """
 
-    def __init__(self, tensor: Tensor, devices: int = 1, *, written: bool = False) -> None:
+    def __init__(self, tensor: KernelTensor, devices: int = 1, *, written: bool = False) -> None:
         self.tensor = tensor
         self.devices: Array | None = None
         self.reads: list[ReadMark] = []

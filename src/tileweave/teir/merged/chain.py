@@ -23,7 +23,7 @@ from tileweave.teir.ir.extensions import NEUTRAL
 from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import Axis, First, Guard, Invocation, Program
 from tileweave.teir.ir.walk import invocations, primitives_by_id
-from tileweave.teir.merged.form import MONOIDS, Loop, Mode, Op, Stage, Step, minus, region
+from tileweave.teir.merged.form import MONOIDS, Loop, MergedOp, Mode, Stage, Step, minus, region
 from tileweave.teir.merged.order import free, may_alias, rivals_of
 
 _MOST_STAGES = 32
@@ -45,32 +45,32 @@ def chained(steps: tuple[Step, ...], program: Program) -> tuple[Step, ...]:
     return _each(joined, lambda op: _written_out(_without_dead(op, program, readers)))
 
 
-def _operations(steps: tuple[Step, ...]) -> Iterator[Op]:
+def _operations(steps: tuple[Step, ...]) -> Iterator[MergedOp]:
     for step in steps:
-        if isinstance(step, Op):
+        if isinstance(step, MergedOp):
             yield step
         else:
             yield from _operations(step.body)
 
 
-def _each(steps: tuple[Step, ...], change: Callable[[Op], tuple[Op, ...]]) -> tuple[Step, ...]:
+def _each(steps: tuple[Step, ...], change: Callable[[MergedOp], tuple[MergedOp, ...]]) -> tuple[Step, ...]:
     found: list[Step] = []
     for step in steps:
-        found += change(step) if isinstance(step, Op) else (replace(step, body=_each(step.body, change)),)
+        found += change(step) if isinstance(step, MergedOp) else (replace(step, body=_each(step.body, change)),)
     return tuple(found)
 
 
 def _forest(steps: tuple[Step, ...], program: Program) -> tuple[Step, ...]:
     found: list[Step] = []
     for step in steps:
-        if isinstance(step, Op):
+        if isinstance(step, MergedOp):
             found.append(_dot(step, program) or step)
             continue
         step = replace(step, body=tuple(_without_own(below, program) for below in _forest(step.body, program)))
         found.append(_absorbed(step, program) or step)
     begun: list[Step] = []
     for step in found:
-        if isinstance(step, Op) and step.stages:
+        if isinstance(step, MergedOp) and step.stages:
             begun += _fills(step) or (_begun(begun, step, program),)
         else:
             begun.append(step)
@@ -78,17 +78,17 @@ def _forest(steps: tuple[Step, ...], program: Program) -> tuple[Step, ...]:
     for step in begun:
         before = joined[-1] if joined else None
         both = None
-        if isinstance(before, Op) and isinstance(step, Op) and before.guard == step.guard:
+        if isinstance(before, MergedOp) and isinstance(step, MergedOp) and before.guard == step.guard:
             both = _joined(before, step, program) if before.stages and step.stages else None
         joined[-1 if both else len(joined) :] = [both or step]
     return tuple(joined)
 
 
-def _widths(op: Op, program: Program) -> tuple[int, ...]:
+def _widths(op: MergedOp, program: Program) -> tuple[int, ...]:
     return tuple(width_bytes(program.tensors[j].dtype) for j in op.operands)
 
 
-def _free(op: Op, program: Program) -> bool:
+def _free(op: MergedOp, program: Program) -> bool:
     """Whether the points of a chain may be visited in any order, and each result of a reduction is met once in it."""
     if not free(op, _widths(op, program), rivals_of(op, program)):
         return False
@@ -97,7 +97,7 @@ def _free(op: Op, program: Program) -> bool:
     return all(uses.count(o) == 1 for o in sums)
 
 
-def _dot(op: Op, program: Program) -> Op | None:
+def _dot(op: MergedOp, program: Program) -> MergedOp | None:
     """A contraction none of whose axes belongs to one input and the output alone, as a reduction."""
     if op.kind != "Contraction" or op.relu is not None or len(op.operands) > 3:
         return None  # with a fourth operand the output starts from other values than zero
@@ -111,21 +111,21 @@ def _dot(op: Op, program: Program) -> Op | None:
 # ---- what a reduction starts at ---------------------------------------------------------------------------------
 
 
-def _fills(op: Op) -> tuple[Op, ...]:
+def _fills(op: MergedOp) -> tuple[MergedOp, ...]:
     """Operations of one stage each, where all stages write without reading; else none."""
     if op.dropped or any(stage.inputs or stage.reads_output for stage in op.stages):
         return ()
     return tuple(_fill(op, stage.output, stage.kind, op.guard, stage.number) for stage in op.stages)
 
 
-def _fill(op: Op, o: int, kind: str, guard: Guard, number: float = 0.0) -> Op:
+def _fill(op: MergedOp, o: int, kind: str, guard: Guard, number: float = 0.0) -> MergedOp:
     """An operation that writes wherever an operand of another one is."""
     modes = tuple(Mode(mode.extent, (mode.strides[o],)) for mode in op.modes if mode.strides[o])
     stage = Stage(kind, (), 0, number)
-    return Op(kind, (op.operands[o],), modes, (op.offsets[o],), op.width_bytes, guard, stages=(stage,))
+    return MergedOp(kind, (op.operands[o],), modes, (op.offsets[o],), op.width_bytes, guard, stages=(stage,))
 
 
-def _begun(before: list[Step], step: Op, program: Program) -> Op:
+def _begun(before: list[Step], step: MergedOp, program: Program) -> MergedOp:
     """The operation, with reductions that start at the neutral elements written before it, which are taken away."""
     if not _free(step, program):
         return step
@@ -140,12 +140,12 @@ def _begun(before: list[Step], step: Op, program: Program) -> Op:
     return replace(step, stages=tuple(stages))
 
 
-def _fill_of(before: list[Step], step: Op, stage: Stage, program: Program) -> Op | None:
+def _fill_of(before: list[Step], step: MergedOp, stage: Stage, program: Program) -> MergedOp | None:
     """The operation that last wrote what a reduction takes its elements into, if it wrote its neutral element."""
     wanted = NEUTRAL[MONOIDS[stage.kind]], region(step, stage.output)
     out = step.operands[stage.output]
     for one in reversed(before):
-        if not isinstance(one, Op):
+        if not isinstance(one, MergedOp):
             return None
         if _fills(one) and (one.stages[0].kind, region(one, 0)) == wanted:
             return one
@@ -154,9 +154,9 @@ def _fill_of(before: list[Step], step: Op, stage: Stage, program: Program) -> Op
     return None
 
 
-def _written_out(op: Op) -> tuple[Op, ...]:
+def _written_out(op: MergedOp) -> tuple[MergedOp, ...]:
     """The operation, behind the neutral elements of those reductions that start there under a guard."""
-    fills: list[Op] = []
+    fills: list[MergedOp] = []
     for stage in op.stages:
         if stage.fresh:
             guard = tuple(dict.fromkeys((*op.guard, *stage.fresh)))
@@ -168,7 +168,7 @@ def _written_out(op: Op) -> tuple[Op, ...]:
 # ---- two neighbours ---------------------------------------------------------------------------------------------
 
 
-def _joined(before: Op, step: Op, program: Program) -> Op | None:
+def _joined(before: MergedOp, step: MergedOp, program: Program) -> MergedOp | None:
     """Both in one chain."""
     if len(before.stages) + len(step.stages) > _MOST_STAGES:
         return None
@@ -199,7 +199,7 @@ def _joined(before: Op, step: Op, program: Program) -> Op | None:
     return both if _free(both, program) else None
 
 
-def _modes(op: Op) -> tuple[Mode, ...]:
+def _modes(op: MergedOp) -> tuple[Mode, ...]:
     return tuple(mode for mode in op.modes if mode.extent > 1)
 
 
@@ -213,7 +213,7 @@ def _matching(modes: tuple[Mode, ...], extents: list[int]) -> tuple[Mode, ...] |
     return tuple(modes[own.index(extent)] for extent in extents)
 
 
-def _crossed(op: Op, program: Program) -> bool:
+def _crossed(op: MergedOp, program: Program) -> bool:
     """Whether an operation is best done as a transpose: one input, dense in another axis than the output."""
     if len(op.stages) != 1 or len(op.operands) != 2 or op.stages[0].kind in MONOIDS:
         return False
@@ -226,10 +226,10 @@ def _crossed(op: Op, program: Program) -> bool:
 # ---- a loop around a chain --------------------------------------------------------------------------------------
 
 
-def _absorbed(loop: Loop, program: Program) -> Op | None:
+def _absorbed(loop: Loop, program: Program) -> MergedOp | None:
     """The loop as one more axis of the only chain in it; None where that would change the meaning."""
     op, axis = loop.body[0], loop.axis
-    if len(loop.body) > 1 or not isinstance(op, Op) or not op.stages:
+    if len(loop.body) > 1 or not isinstance(op, MergedOp) or not op.stages:
         return None
     if any(term.axis == axis.id for term in op.guard):
         return None
@@ -261,7 +261,7 @@ def _around(stage: Stage, axis: Axis, *, still: bool) -> Stage | None:
 # ---- results that nothing reads ---------------------------------------------------------------------------------
 
 
-def _read(op: Op) -> set[int]:
+def _read(op: MergedOp) -> set[int]:
     """The tensors that an operation reads from memory, as far as one can tell without following its stages."""
     if not op.stages:
         return set(op.operands)
@@ -272,7 +272,7 @@ def _read(op: Op) -> set[int]:
     return found
 
 
-def _without_dead(op: Op, program: Program, readers: dict[int, set[int]]) -> Op:
+def _without_dead(op: MergedOp, program: Program, readers: dict[int, set[int]]) -> MergedOp:
     """The chain without writing what only it reads, after it has written it."""
     return _dropping(op, program, lambda tensor: readers.get(tensor, set()) <= {id(op)})
 
@@ -282,7 +282,7 @@ def _without_own(step: Step, program: Program) -> Step:
 
     It may then become part of an outer loop along which they do not move.
     """
-    if not isinstance(step, Op) or not step.stages:
+    if not isinstance(step, MergedOp) or not step.stages:
         return step
     primitives = primitives_by_id(program)
     touched = Counter(
@@ -299,7 +299,7 @@ def _without_own(step: Step, program: Program) -> Step:
     return _dropping(step, program, own)
 
 
-def _dropping(op: Op, program: Program, unread: Callable[[int], bool]) -> Op:
+def _dropping(op: MergedOp, program: Program, unread: Callable[[int], bool]) -> MergedOp:
     """The chain with more results in scratch memory that are never stored, so that their places do not matter."""
     dropped = set(op.dropped)
     for k, stage in enumerate(op.stages):

@@ -2,9 +2,9 @@
 
 ::
 
-    Merged = program, body: (Loop | Op)*
-    Loop   = axis, parallel, body: (Loop | Op)*, guard
-    Op     = kind, operands: tensor*, modes: Mode*, offsets: bytes per operand, guard, init, relu, stages: Stage*,
+    Merged = program, body: (Loop | MergedOp)*
+    Loop   = axis, parallel, body: (Loop | MergedOp)*, guard
+    MergedOp     = kind, operands: tensor*, modes: Mode*, offsets: bytes per operand, guard, init, relu, stages: Stage*,
              dropped: operand*
     Mode   = extent, strides: bytes per operand
     Stage  = kind, inputs: operand*, output: operand, number, reads_output, fresh
@@ -60,7 +60,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class MergedOp:
     """One operation on tiles.
 
     A Contraction may have a fourth operand, which its output starts from where ``init`` holds.
@@ -100,7 +100,7 @@ class Loop:
     guard: Guard = ()
 
 
-Step = Loop | Op
+Step = Loop | MergedOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +115,12 @@ class Merged:
     program: Program
     body: tuple[Step, ...]
 
-    def operations(self) -> Iterator[Op]:
+    def operations(self) -> Iterator[MergedOp]:
         """Every operation, in order of execution."""
         stack = list(reversed(self.body))
         while stack:
             step = stack.pop()
-            if isinstance(step, Op):
+            if isinstance(step, MergedOp):
                 yield step
             else:
                 stack += reversed(step.body)
@@ -147,7 +147,7 @@ def minus(guard: Guard, other: Guard) -> Guard | None:
     return None if set(other) - set(guard) else tuple(t for t in dict.fromkeys(guard) if t not in other)
 
 
-def region(op: Op, operand: int) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+def region(op: MergedOp, operand: int) -> tuple[int, int, tuple[tuple[int, int], ...]]:
     """Which elements of an operand an operation meets, in a form that can be compared: tensor, offset, moving modes."""
     moves = sorted(
         (mode.strides[operand], mode.extent) for mode in op.modes if mode.extent > 1 and mode.strides[operand]

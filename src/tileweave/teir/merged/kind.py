@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tileweave.index import Expr, evaluate, symbol
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.program import Program
-from tileweave.teir.merged.form import Mode, Op
+from tileweave.teir.merged.form import MergedOp, Mode
 
 Size = int | Expr
 """A number that code is specialised on, or a parameter."""
@@ -41,7 +41,7 @@ class Kind:
         offsets: bytes added to each operand's address.
     """
 
-    op: Op
+    op: MergedOp
     dtypes: tuple[str, ...]
     modes: tuple[KindMode, ...]
     offsets: tuple[Size, ...]
@@ -63,7 +63,7 @@ class Kind:
         return " ".join([what, "x".join(dict.fromkeys(self.dtypes)), *modes, *flags])
 
 
-def kind_of(op: Op, program: Program) -> tuple[Kind, dict[str, int]]:
+def kind_of(op: MergedOp, program: Program) -> tuple[Kind, dict[str, int]]:
     """The kind of a merged operation, and the values of its parameters.
 
     Example:
@@ -101,7 +101,7 @@ def kind_of(op: Op, program: Program) -> tuple[Kind, dict[str, int]]:
     return Kind(bare, dtypes, modes, offsets), values
 
 
-def bind(kind: Kind, values: Mapping[str, int], operands: tuple[int, ...]) -> Op:
+def bind(kind: Kind, values: Mapping[str, int], operands: tuple[int, ...]) -> MergedOp:
     """The operation of a kind for some values of its parameters, on these tensors of a program.
 
     ``bind(kind, values, op.operands) == op`` for ``kind, values = kind_of(op, program)``.

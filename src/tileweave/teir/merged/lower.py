@@ -12,10 +12,10 @@ from math import prod
 from tileweave.teir.analysis import lower
 from tileweave.teir.analysis.lower import Explanation
 from tileweave.teir.ir.program import Axis, Program
-from tileweave.teir.merged.form import MONOIDS, Mode, Op, fuse
+from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, fuse
 
 
-def classified(op: Op, program: Program) -> Explanation:
+def classified(op: MergedOp, program: Program) -> Explanation:
     """The document's kernel for an operation, its modes joined where they walk like one axis.
 
     Modes along which a Contraction's three operands move, or its output alone, are a batch of such kernels. Chains of
@@ -43,7 +43,7 @@ def classified(op: Op, program: Program) -> Explanation:
     return replace(found, lines=(f"batch of {batch}", *found.lines)) if batch > 1 else found
 
 
-def roles_of(op: Op) -> dict[str, list[Mode]]:
+def roles_of(op: MergedOp) -> dict[str, list[Mode]]:
     """The modes of more than one step by role, outermost first, joined where that is exact.
 
     Of a Contraction: K where the output stands still, M where in0 moves alone, N where in1 does, else batch. Of other

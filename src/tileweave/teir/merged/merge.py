@@ -21,7 +21,7 @@ from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.program import Axis, First, Guard, Id, Invocation, Last, Program
 from tileweave.teir.ir.walk import axes_by_id, invocations, nodes_by_id
 from tileweave.teir.merged.chain import chained
-from tileweave.teir.merged.form import Loop, Merged, Mode, Op, Stage, Step, injective, minus, region
+from tileweave.teir.merged.form import Loop, Merged, MergedOp, Mode, Stage, Step, injective, minus, region
 
 
 def merged(program: Program, *, merge: bool = True) -> Merged:
@@ -82,14 +82,14 @@ class _Merger:
         return tuple(kept)
 
 
-def _operation(call: Call, guard: Guard) -> Op:
+def _operation(call: Call, guard: Guard) -> MergedOp:
     """One invocation: the axes that its primitive consumes are its modes."""
     axes = [span.axis for span in call.consumed]
     operands = call.tensors
     offsets = [sum(axis.offsets[j] for axis in axes) for j in operands]
     modes = tuple(Mode(a.extent, tuple(a.strides[j] for j in operands)) for a in axes)
     width = call.width(len(call.names) - 1)
-    return Op(call.spec.name, operands, modes, tuple(offsets), width, guard, stages=_stages(call))
+    return MergedOp(call.spec.name, operands, modes, tuple(offsets), width, guard, stages=_stages(call))
 
 
 def _stages(call: Call) -> tuple[Stage, ...]:
@@ -102,7 +102,7 @@ def _stages(call: Call) -> tuple[Stage, ...]:
     return (Stage(kind, tuple(range(inputs)), inputs, number, reads_output=kind in ("Bias", "Scale")),)
 
 
-def _self_reading(op: Op) -> bool:
+def _self_reading(op: MergedOp) -> bool:
     """Whether a contraction reads the tensor that it writes, so that the order of its steps is its meaning."""
     return op.kind == "Contraction" and op.operands[2] in op.operands[:2]
 
@@ -110,23 +110,28 @@ def _self_reading(op: Op) -> bool:
 # ---- fusion -----------------------------------------------------------------------------------------------------
 
 
-def _out(op: Op) -> int:
+def _out(op: MergedOp) -> int:
     """The number of the output among the operands."""
     return 2 if op.kind == "Contraction" else len(op.operands) - 1
 
 
-def _written(op: Op) -> tuple[int, int, tuple[tuple[int, int], ...]]:
+def _written(op: MergedOp) -> tuple[int, int, tuple[tuple[int, int], ...]]:
     """Which elements of its output an operation writes, in a form that can be compared."""
     return region(op, _out(op))
 
 
-def _moving(op: Op) -> tuple[Mode, ...]:
+def _moving(op: MergedOp) -> tuple[Mode, ...]:
     out = _out(op)
     return tuple(mode for mode in op.modes if mode.extent > 1 and mode.strides[out] != 0)
 
 
-def _with_zero(before: Step, step: Step) -> Op | None:
-    if not (isinstance(before, Op) and isinstance(step, Op) and before.kind == "Zero" and step.kind == "Contraction"):
+def _with_zero(before: Step, step: Step) -> MergedOp | None:
+    if not (
+        isinstance(before, MergedOp)
+        and isinstance(step, MergedOp)
+        and before.kind == "Zero"
+        and step.kind == "Contraction"
+    ):
         return None
     condition = minus(before.guard, step.guard)
     same = _written(before) == _written(step) and injective(_moving(step), 2, step.width_bytes)
@@ -135,8 +140,13 @@ def _with_zero(before: Step, step: Step) -> Op | None:
     return replace(step, init=condition)
 
 
-def _with_relu(before: Step, step: Step) -> Op | None:
-    if not (isinstance(before, Op) and isinstance(step, Op) and before.kind == "Contraction" and step.kind == "ReLU"):
+def _with_relu(before: Step, step: Step) -> MergedOp | None:
+    if not (
+        isinstance(before, MergedOp)
+        and isinstance(step, MergedOp)
+        and before.kind == "Contraction"
+        and step.kind == "ReLU"
+    ):
         return None
     condition = minus(step.guard, before.guard)
     in_place = step.operands[0] == step.operands[1] == before.operands[2]
@@ -146,9 +156,14 @@ def _with_relu(before: Step, step: Step) -> Op | None:
     return replace(before, relu=condition)
 
 
-def _with_start(before: Step, step: Step, program: Program) -> Op | None:
+def _with_start(before: Step, step: Step, program: Program) -> MergedOp | None:
     """A contraction whose output starts as a copy of what moves as the output does, or not at all."""
-    if not (isinstance(before, Op) and isinstance(step, Op) and before.kind == "Copy" and step.kind == "Contraction"):
+    if not (
+        isinstance(before, MergedOp)
+        and isinstance(step, MergedOp)
+        and before.kind == "Copy"
+        and step.kind == "Contraction"
+    ):
         return None
     condition = minus(before.guard, step.guard)
     same = _written(before) == _written(step) and injective(_moving(step), 2, step.width_bytes)
@@ -169,22 +184,22 @@ def _with_start(before: Step, step: Step, program: Program) -> Op | None:
     return replace(step, operands=operands, offsets=offsets, modes=modes, init=condition)
 
 
-def start_of(op: Op) -> Op:
+def start_of(op: MergedOp) -> MergedOp:
     """The copy that a contraction's output starts as."""
     modes = tuple(Mode(d.extent, (d.strides[3], d.strides[2])) for d in op.modes if d.extent > 1 and d.strides[2])
     stage = Stage("Copy", (0,), 1)
     operands, offsets = (op.operands[3], op.operands[2]), (op.offsets[3], op.offsets[2])
-    return Op("Copy", operands, modes, offsets, op.width_bytes, stages=(stage,))
+    return MergedOp("Copy", operands, modes, offsets, op.width_bytes, stages=(stage,))
 
 
 # ---- absorption -------------------------------------------------------------------------------------------------
 
 
-def _absorbed(loop: Loop) -> Op | None:
+def _absorbed(loop: Loop) -> MergedOp | None:
     """The loop and its only operation as one operation; None where that would change the meaning."""
     op = loop.body[0]
     axis = loop.axis
-    if not isinstance(op, Op) or any(term.axis == axis.id for term in op.guard):
+    if not isinstance(op, MergedOp) or any(term.axis == axis.id for term in op.guard):
         return None
     mode = Mode(axis.extent, tuple(axis.strides[j] for j in op.operands))
     merged = replace(
@@ -216,7 +231,7 @@ def _absorbed(loop: Loop) -> Op | None:
     return replace(merged, init=init, relu=relu)
 
 
-def _contracted(merged: Op, axis: Axis, extent: int) -> Op | None:
+def _contracted(merged: MergedOp, axis: Axis, extent: int) -> MergedOp | None:
     init, relu = merged.init, merged.relu
     if init is not None:
         if First(axis.id) not in init or Last(axis.id) in init:

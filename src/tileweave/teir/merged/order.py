@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tileweave.teir.ir.primitives import operands_of, operation
 from tileweave.teir.ir.program import Program
-from tileweave.teir.merged.form import MONOIDS, Op, injective
+from tileweave.teir.merged.form import MONOIDS, MergedOp, injective
 
 Pairs = frozenset[tuple[int, int]]
 """Numbers of operands that may lie in the same memory, in both orders."""
@@ -26,7 +26,7 @@ def may_alias(program: Program, j: int, k: int) -> bool:
     return not names <= {out for *_, out in sums} and not any(out in names and names & set(read) for *read, out in sums)
 
 
-def rivals_of(op: Op, program: Program) -> Pairs:
+def rivals_of(op: MergedOp, program: Program) -> Pairs:
     """The operands of an operation that may lie in the same memory, one of them being written."""
     written = {stage.output for stage in op.stages}
     found = set()
@@ -37,7 +37,7 @@ def rivals_of(op: Op, program: Program) -> Pairs:
     return frozenset(found)
 
 
-def free(op: Op, widths: tuple[int, ...], rivals: Pairs) -> bool:
+def free(op: MergedOp, widths: tuple[int, ...], rivals: Pairs) -> bool:
     """Whether the points of a chain may be visited in any order, and vectors of them at once.
 
     Each output that is stored is written at most once per point, or taken into along the same axes; and what may share

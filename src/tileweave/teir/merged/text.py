@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from tileweave.teir.ir.program import Guard
 from tileweave.teir.ir.walk import show_guard
-from tileweave.teir.merged.form import Loop, Merged, Op, Step
+from tileweave.teir.merged.form import Loop, Merged, MergedOp, Step
 
 
-def show(form: Merged, more: Callable[[Op], Sequence[str]] | None = None) -> str:
+def show(form: Merged, more: Callable[[MergedOp], Sequence[str]] | None = None) -> str:
     """One line per loop and operation; ``stores`` and ``then ReLU`` are a Contraction's flags.
 
     Args:
@@ -19,7 +19,9 @@ def show(form: Merged, more: Callable[[Op], Sequence[str]] | None = None) -> str
     return "\n".join(_lines(form, form.body, more, ""))
 
 
-def _lines(form: Merged, steps: tuple[Step, ...], more: Callable[[Op], Sequence[str]] | None, indent: str) -> list[str]:
+def _lines(
+    form: Merged, steps: tuple[Step, ...], more: Callable[[MergedOp], Sequence[str]] | None, indent: str
+) -> list[str]:
     lines = []
     for step in steps:
         condition = f"  [{show_guard(step.guard)}]" if step.guard else ""

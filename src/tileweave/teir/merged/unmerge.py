@@ -13,7 +13,7 @@ from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.extensions import NEUTRAL
 from tileweave.teir.ir.primitives import operation
 from tileweave.teir.ir.program import Axis, Guard, Id, Invocation, Iteration, Node, Primitive, Program, TensorSpec
-from tileweave.teir.merged.form import MONOIDS, Merged, Mode, Op, Stage, Step
+from tileweave.teir.merged.form import MONOIDS, Merged, MergedOp, Mode, Stage, Step
 from tileweave.teir.merged.merge import start_of
 
 
@@ -71,7 +71,7 @@ class _Builder:
 
     def step(self, step: Step) -> list[Id]:
         """The nodes of a loop or an operation, in order of execution."""
-        if isinstance(step, Op):
+        if isinstance(step, MergedOp):
             return self.operation(step)
         if step.axis not in self.axes:
             self.axes.append(step.axis)
@@ -82,7 +82,7 @@ class _Builder:
         )
         return [name]
 
-    def operation(self, op: Op) -> list[Id]:
+    def operation(self, op: MergedOp) -> list[Id]:
         if op.kind != "Contraction":
             return self.chain(op)
         if op.operands[2] in op.operands[:2]:  # the order of the steps is the meaning
@@ -103,7 +103,7 @@ class _Builder:
             found.append(self.invoke("ReLU", op, (2, 2), _roles("ReLU", moving, 2), guard))
         return found
 
-    def chain(self, op: Op) -> list[Id]:
+    def chain(self, op: MergedOp) -> list[Id]:
         """Neutral elements of the reductions that start afresh, then the stages: at once where there is only one."""
         found = []
         for stage in op.stages:
@@ -118,7 +118,7 @@ class _Builder:
             return [*found, self.invoke(stage.kind, op, (*stage.inputs, stage.output), modes, op.guard, stage)]
         return [*found, *self.nest(op, op.stages)]
 
-    def nest(self, op: Op, stages: Sequence[Stage]) -> list[Id]:
+    def nest(self, op: MergedOp, stages: Sequence[Stage]) -> list[Id]:
         """Loops over all modes around one element of each stage."""
         scratch: dict[int, int] = {}
         for o in sorted(op.dropped):
@@ -154,7 +154,7 @@ class _Builder:
     def invoke(
         self,
         kind: str,
-        op: Op,
+        op: MergedOp,
         numbers: Sequence[int],
         modes: dict[str, list[Mode]],
         guard: Guard = (),

@@ -27,7 +27,7 @@ from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import address_of
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.program import Axis, Id, Iteration, Program
-from tileweave.teir.merged.form import Merged, Op
+from tileweave.teir.merged.form import Merged, MergedOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ _FEW_ROWS = 512
 
 
 def _panels(
-    program: Program, op: Op, mine: int, axes: list[Axis], target: Target, threads: int
+    program: Program, op: MergedOp, mine: int, axes: list[Axis], target: Target, threads: int
 ) -> tuple[Program, list[Axis]]:
     """The program with a product's columns cut into panels, and the order in which these are packed; or no axes."""
     elements = tuple(element(program.tensors[k].dtype) for k in op.operands[:3])

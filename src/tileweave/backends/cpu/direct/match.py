@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.meanings import KNOWN
 from tileweave.backends.cpu.target.target import Target
-from tileweave.teir.merged.form import MONOIDS, Merged, Mode, Op, injective
+from tileweave.teir.merged.form import MONOIDS, Merged, MergedOp, Mode, injective
 
 MOST_TERMS = 1 << 16
 """Terms of a sum: their places are a table."""
@@ -105,7 +105,7 @@ class Convolution:
     filters: tuple[int, int, int]
     terms: tuple[tuple[int, int], ...]
     rows: tuple[tuple[int, int], ...]
-    chain: Op | None
+    chain: MergedOp | None
     sums: int
     extras: dict[int, Extra]
     packed: bool = False
@@ -148,7 +148,7 @@ def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolu
         packed: tensors that may be arranged otherwise, once, before any run.
     """
     steps = form.body
-    ops = [step for step in steps if isinstance(step, Op) and not step.guard]
+    ops = [step for step in steps if isinstance(step, MergedOp) and not step.guard]
     if len(ops) != len(steps) or not 1 <= len(ops) <= 2:
         return None
     product_op, chain = ops[0], ops[1] if len(ops) == 2 else None
@@ -175,7 +175,7 @@ def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolu
     return None
 
 
-def _windowed(op: Op, x: int) -> bool:
+def _windowed(op: MergedOp, x: int) -> bool:
     """Whether the windows of a convolution overlap, or each channel has filters of its own."""
     modes = [mode for mode in op.modes if mode.extent > 1]
     each = not any(mode.strides[2] and not mode.strides[x] for mode in modes)
@@ -196,7 +196,7 @@ def _reads_well(c: Convolution, target: Target) -> bool:
     return full and (c.packed or (c.step == 1 and _kept_rows(c.filters[1], target) >= 16))
 
 
-def _follows(chain: Op, product_op: Op) -> bool:
+def _follows(chain: MergedOp, product_op: MergedOp) -> bool:
     """Whether a chain reads sums and writes one result per sum, each alone."""
     sums = product_op.operands[2]
     writes = [stage.output for stage in chain.stages if stage.output not in chain.dropped]
@@ -208,7 +208,7 @@ def _follows(chain: Op, product_op: Op) -> bool:
     return known and simple and chain.operands.index(sums) in reads - set(writes)
 
 
-def _sorted(op: Op, x: int, chain: Op | None, one: Element, target: Target) -> Convolution | None:
+def _sorted(op: MergedOp, x: int, chain: MergedOp | None, one: Element, target: Target) -> Convolution | None:
     """The modes by what moves along them, `x` being the number of the windowed operand."""
     w, width = 1 - x, one.width_bytes
     sums = chain.operands.index(op.operands[2]) if chain is not None else -1
@@ -273,7 +273,7 @@ def _sorted(op: Op, x: int, chain: Op | None, one: Element, target: Target) -> C
     return found if found.crossed(target) <= MOST_SEGMENTS else None
 
 
-def _others(chain: Op | None, sums: int) -> list[int]:
+def _others(chain: MergedOp | None, sums: int) -> list[int]:
     """The chain's operands that are read from memory, other than the sums."""
     if chain is None:
         return []
@@ -281,7 +281,7 @@ def _others(chain: Op | None, sums: int) -> list[int]:
     return sorted({o for stage in chain.stages for o in stage.inputs if o != sums and o not in written})
 
 
-def _refined(modes: Sequence[Mode], chain: Op | None, sums: int) -> list[tuple[Mode, tuple[int, ...]]] | None:
+def _refined(modes: Sequence[Mode], chain: MergedOp | None, sums: int) -> list[tuple[Mode, tuple[int, ...]]] | None:
     """The product's modes, cut where those of the chain end, each with the bytes that the chain's operands move."""
     if chain is None:
         return [(mode, ()) for mode in modes]

@@ -36,7 +36,7 @@ from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target
-from tileweave.teir.merged.form import Op
+from tileweave.teir.merged.form import MergedOp
 
 PARAMETERS = [
     *(("ptr", name) for name in ("memory", "shared", "r", "v", "out")),
@@ -72,7 +72,9 @@ class BlockWriter:
         start: whether sums that are stored begin with a row.
     """
 
-    def __init__(self, module: Module, target: Target, name: str, op: Op, c: ProductBlocking, start: bool) -> None:
+    def __init__(
+        self, module: Module, target: Target, name: str, op: MergedOp, c: ProductBlocking, start: bool
+    ) -> None:
         self.module = module
         self.target = target
         self.name = name

@@ -18,7 +18,7 @@ from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import emit_nest, run_tasks
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
-from tileweave.teir.merged.form import Mode, Op
+from tileweave.teir.merged.form import MergedOp, Mode
 
 PARAMETERS = [
     ("ptr", "env"),
@@ -51,7 +51,7 @@ def emit_contraction(
     module: Module,
     target: Target,
     name: str,
-    op: Op,
+    op: MergedOp,
     elements: tuple[Element, ...],
     memory: Workspace,
     *,
@@ -86,7 +86,7 @@ def emit_contraction(
     return notes
 
 
-def may_start(op: Op, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings) -> bool:
+def may_start(op: MergedOp, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings) -> bool:
     """Whether the sums of a contraction may begin with its fourth operand: a row that its columns alone walk.
 
     The row then lies, vector by vector, as far from its base as the output's vectors from theirs.
@@ -105,13 +105,13 @@ def may_start(op: Op, elements: tuple[Element, ...], target: Target, threads: in
     )
 
 
-def without_start(op: Op) -> Op:
+def without_start(op: MergedOp) -> MergedOp:
     """The contraction alone."""
     modes = tuple(Mode(mode.extent, mode.strides[:3]) for mode in op.modes)
     return replace(op, operands=op.operands[:3], offsets=op.offsets[:3], modes=modes)
 
 
-def emit_scalar(module: Module, target: Target, name: str, op: Op, elements: tuple[Element, ...]) -> None:
+def emit_scalar(module: Module, target: Target, name: str, op: MergedOp, elements: tuple[Element, ...]) -> None:
     """Add the same function for a contraction that reads what it writes: one product after the other, in order."""
     f = Function(module, name, PARAMETERS)
     pointers = [f.at(f"%p{k}", offset) for k, offset in enumerate(op.offsets)]

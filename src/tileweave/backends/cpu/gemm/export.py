@@ -33,7 +33,7 @@ from tileweave.teir.ir.program import (
     TensorSpec,
 )
 from tileweave.teir.ir.verify import verify
-from tileweave.teir.merged.form import Mode, Op
+from tileweave.teir.merged.form import MergedOp, Mode
 from tileweave.teir.merged.merge import merged
 
 
@@ -74,7 +74,7 @@ def blocked(
     verify(program)
     form = merged(program)
     op = form.body[0]
-    if len(form.body) != 1 or not isinstance(op, Op) or op.kind != "Contraction" or op.guard:
+    if len(form.body) != 1 or not isinstance(op, MergedOp) or op.kind != "Contraction" or op.guard:
         raise _refused("it does not merge to one contraction")
     if op.operands[2] in op.operands[:2]:
         raise _refused("the contraction reads what it writes")
@@ -118,7 +118,7 @@ class _Writer:
     """Writes the program of one blocking."""
 
     source: Program
-    op: Op
+    op: MergedOp
     c: ProductBlocking
     axes: list[tuple[Id, int, dict[str, int], dict[str, int]]] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)

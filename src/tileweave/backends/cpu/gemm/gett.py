@@ -19,11 +19,11 @@ from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.vectors import short_row
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished
 from tileweave.backends.cpu.target.target import Target
-from tileweave.teir.merged.form import Mode, Op, fuse, injective
+from tileweave.teir.merged.form import MergedOp, Mode, fuse, injective
 
 
 def block_product(
-    op: Op, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings = DEFAULT
+    op: MergedOp, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings = DEFAULT
 ) -> ProductBlocking:
     """Decide how a contraction is computed.
 

@@ -29,7 +29,7 @@ from tileweave.backends.cpu.maps.pieces import SplitReduction, pieces_of
 from tileweave.backends.cpu.maps.points import Carried, Points
 from tileweave.backends.cpu.maps.transpose import emit_transpose, transposable
 from tileweave.backends.cpu.target.target import Target
-from tileweave.teir.merged.form import MONOIDS, Mode, Op, Stage
+from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, Stage
 from tileweave.teir.merged.order import Pairs
 
 
@@ -37,7 +37,7 @@ def emit_elementwise(
     module: Module,
     target: Target,
     name: str,
-    op: Op,
+    op: MergedOp,
     elements: tuple[Element, ...],
     rivals: Pairs,
     *,
@@ -171,7 +171,9 @@ class _Twins:
 class _Chain:
     """How a chain runs: outer axes, which may be cut into tasks, and what happens at each of their points."""
 
-    def __init__(self, target: Target, op: Op, elements: tuple[Element, ...], rivals: Pairs, shape: Shape) -> None:
+    def __init__(
+        self, target: Target, op: MergedOp, elements: tuple[Element, ...], rivals: Pairs, shape: Shape
+    ) -> None:
         self.target = target
         self.elements = elements
         self.rivals = rivals

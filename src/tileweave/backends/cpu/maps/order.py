@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.target.target import Target
-from tileweave.teir.merged.form import MONOIDS, Mode, Op, fuse
+from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, fuse
 from tileweave.teir.merged.order import Pairs, free
 
 
@@ -34,7 +34,7 @@ class Shape:
     sums_along: bool = False
 
 
-def shape_of(op: Op, elements: tuple[Element, ...], rivals: Pairs, target: Target) -> Shape:
+def shape_of(op: MergedOp, elements: tuple[Element, ...], rivals: Pairs, target: Target) -> Shape:
     """The axes of a chain, sorted and fused where that is free."""
     widths = tuple(e.width_bytes for e in elements)
     dims = [dim for dim in op.modes if dim.extent > 1]
@@ -95,7 +95,7 @@ def with_sizes(shape: Shape, elements: tuple[Element, ...], size: Callable[[int]
     return replace(shape, dims=dims, along=mode(shape.along), sums=sums, outer=outer)
 
 
-def _leading(op: Op) -> int:
+def _leading(op: MergedOp) -> int:
     """The operand in whose order memory is walked: the last output of all points, or what is reduced."""
     written = [stage.output for stage in op.stages if stage.kind not in MONOIDS]
     return written[-1] if written else op.stages[0].inputs[0]

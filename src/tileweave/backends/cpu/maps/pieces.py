@@ -11,7 +11,7 @@ from math import prod
 
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.meanings import wide_of
-from tileweave.teir.merged.form import MONOIDS, Mode, Op, Stage
+from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, Stage
 
 _MOST, _LEAST = 64, 4
 """How many pieces there are."""
@@ -40,15 +40,15 @@ class SplitReduction:
     """
 
     results: tuple[int, ...]
-    parts: tuple[Op, ...]
+    parts: tuple[MergedOp, ...]
     part_elements: tuple[Element, ...]
     places: tuple[int, ...]
     size_bytes: int
-    whole: Op
+    whole: MergedOp
     whole_elements: tuple[Element, ...]
 
 
-def pieces_of(op: Op, elements: tuple[Element, ...]) -> SplitReduction | None:
+def pieces_of(op: MergedOp, elements: tuple[Element, ...]) -> SplitReduction | None:
     """A chain with reductions in pieces; None where it has many results, or few points.
 
     Args:
@@ -75,7 +75,7 @@ def pieces_of(op: Op, elements: tuple[Element, ...]) -> SplitReduction | None:
     rest = cut.extent - count * length
     places = [sum(spans[:k]) * (count + 1) for k in range(len(spans) + 1)]
 
-    def part(begin: int, *ahead: Mode) -> Op:
+    def part(begin: int, *ahead: Mode) -> MergedOp:
         """A chain over these axes and the others, into the partial results from this one on."""
         into = {o: [one.width_bytes * n for n in _packed(kept)] for o, one in zip(results, wide, strict=True)}
         axes: list[tuple[Mode, dict[int, int]]] = [(dim, {}) for dim in over[:-1]]
@@ -109,7 +109,7 @@ def _packed(dims: Sequence[Mode]) -> list[int]:
     return [prod(dim.extent for dim in dims[k + 1 :]) for k in range(len(dims))]
 
 
-def _whole(op: Op, sums: Sequence[Stage], kept: Sequence[Mode], wide: Sequence[Element], count: int) -> Op:
+def _whole(op: MergedOp, sums: Sequence[Stage], kept: Sequence[Mode], wide: Sequence[Element], count: int) -> MergedOp:
     """The reduction of partial results."""
     results = [stage.output for stage in sums]
     apart = [*_packed(kept), prod(dim.extent for dim in kept)]
@@ -125,4 +125,4 @@ def _whole(op: Op, sums: Sequence[Stage], kept: Sequence[Mode], wide: Sequence[E
     ]
     operands = tuple(op.operands[o] for o in results for _ in range(2))
     offsets = tuple(offset for o in results for offset in (0, op.offsets[o]))
-    return Op("Chain", operands, dims, offsets, op.width_bytes, stages=tuple(stages))
+    return MergedOp("Chain", operands, dims, offsets, op.width_bytes, stages=tuple(stages))

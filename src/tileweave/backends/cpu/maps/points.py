@@ -14,7 +14,7 @@ from tileweave.backends.cpu.llvm.elements import Element, vector
 from tileweave.backends.cpu.llvm.ir import Function
 from tileweave.backends.cpu.llvm.meanings import Registers, wide_of
 from tileweave.backends.cpu.target.target import Target
-from tileweave.teir.merged.form import MONOIDS, Op, Stage
+from tileweave.teir.merged.form import MONOIDS, MergedOp, Stage
 from tileweave.teir.merged.order import Pairs
 
 Carried = list[tuple[str, str]]
@@ -34,7 +34,7 @@ class Points:
     """
 
     target: Target
-    op: Op
+    op: MergedOp
     elements: tuple[Element, ...]
     rivals: Pairs
     strides: tuple[int, ...]

@@ -25,7 +25,7 @@ class Settings:
     """How every contraction of a program should be blocked; None leaves a choice to the backend.
 
     In the names of blocked products: A is the operand whose elements are broadcast, B the one along which vectors run,
-    which is the one that shares the output's dense axis. `Kernel.explain` says which is which, and what was done. A
+    which is the one that shares the output's dense axis. `CpuKernel.explain` says which is which, and what was done. A
     wish never changes what is computed, except for the order of sums in floating point. What a contraction cannot have,
     such as a tile that its registers do not hold or an operand read in place where its strides forbid that, stays the
     backend's choice.

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from tileweave.backends.cpu.gemm.blocking import ProductBlocking
 from tileweave.backends.cpu.gemm.gett import block_product
-from tileweave.backends.cpu.kernel import Kernel, compile
+from tileweave.backends.cpu.kernel import CpuKernel, compile
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.target.cache import cache_directory, touch, write_whole
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
@@ -109,7 +109,7 @@ class Tuned:
         return self.programs[self.choice.program]
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> CpuKernel:
         """The winner, compiled."""
         return compile(self.program, threads=self.choice.threads, settings=self.choice.settings, target=self.target)
 

@@ -20,7 +20,7 @@ from tileweave.kernel.dispatch.context import printed
 from tileweave.kernel.dispatch.layouts.claims import verify_claims
 from tileweave.kernel.dispatch.layouts.places import cosize, memory_layout
 from tileweave.kernel.dispatch.schedules import registered
-from tileweave.kernel.ir import Kernel, Tensor
+from tileweave.kernel.ir import Kernel, KernelTensor
 from tileweave.kernel.threads import SourceLine, ThreadProgram
 
 
@@ -176,7 +176,7 @@ def arguments(
     return given, after
 
 
-def _parts(tensor: Tensor, value: Any, devices: int, after: list[Callable[[], None]]) -> tuple[Any, ...]:
+def _parts(tensor: KernelTensor, value: Any, devices: int, after: list[Callable[[], None]]) -> tuple[Any, ...]:
     """The array of each device."""
     if value is None:  # the kernel's own
         return tuple(np.zeros(cosize(tensor), tensor.element.numpy) for _ in range(devices))
@@ -201,7 +201,7 @@ def _parts(tensor: Tensor, value: Any, devices: int, after: list[Callable[[], No
     return pieces
 
 
-def _places(tensor: Tensor) -> tuple[Any, Any]:
+def _places(tensor: KernelTensor) -> tuple[Any, Any]:
     """The device and the place of every element, row-major."""
     table = memory_layout(tensor).table()
     found = table if isinstance(table, dict) else {"gpu": table}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tileweave.errors import BackendError, LayoutError
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.registers import Holding, Part, RegisterDigit, blocked, holding, part_of
-from tileweave.kernel.ir import Alloc, Line, On, Op, Region, Statement, Tensor
+from tileweave.kernel.ir import Alloc, KernelTensor, Line, On, Op, Region, Statement
 from tileweave.kernel.ir.statements import blocks_of
 from tileweave.layout import Coord, Iter, Layout
 
@@ -28,7 +28,7 @@ class _Groups:
     """Register tensors that lie alike, and how groups depend on each other."""
 
     parent: dict[str, str] = field(default_factory=dict)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, KernelTensor] = field(default_factory=dict)
     warps: dict[str, int] = field(default_factory=dict)
     derived: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)  # (whole, part, dims of extent 1)
     parts: list[tuple[Region, str]] = field(default_factory=list)  # (a box of a tensor, what is made of it)
@@ -66,7 +66,7 @@ def _allocated(body: tuple[Statement, ...], warps: int) -> Iterator[tuple[Alloc,
                 yield from _allocated(inner, warps)
 
 
-def _register(value: object) -> Tensor | None:
+def _register(value: object) -> KernelTensor | None:
     return value.tensor if isinstance(value, Region) and value.tensor.space == "register" else None
 
 
@@ -111,7 +111,7 @@ def assign(body: tuple[Statement, ...], warps: int, accumulator: Accumulator) ->
     return result
 
 
-def _asked(groups: _Groups, tensor: Tensor) -> Holding:
+def _asked(groups: _Groups, tensor: KernelTensor) -> Holding:
     """The holding of the layout that the user gave.
 
     Raises:

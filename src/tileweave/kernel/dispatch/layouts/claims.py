@@ -18,7 +18,7 @@ from tileweave.errors import VerifyError
 from tileweave.index import Expr, bounds, evaluate, symbols_of
 from tileweave.kernel.atoms import atom
 from tileweave.kernel.dispatch.layouts import places
-from tileweave.kernel.ir import DTYPES, Tensor
+from tileweave.kernel.ir import DTYPES, KernelTensor
 from tileweave.kernel.threads import (
     Address,
     Buffer,
@@ -175,7 +175,7 @@ def _rows(item: Instruction, values: Values, maps: Mapping[str, TensorBox]) -> F
                     break
 
 
-def _fastest(tensor: Tensor) -> int:
+def _fastest(tensor: KernelTensor) -> int:
     rows = places.rows_of(tensor)
     return next((d for d, row in enumerate(rows) if row and row[-1][1] == 1), tensor.rank - 1)
 

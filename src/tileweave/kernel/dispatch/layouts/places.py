@@ -7,14 +7,14 @@ from math import gcd, prod
 
 from tileweave.errors import LayoutError
 from tileweave.index import Expr, ExprLike, as_expr, divisor, simplify
-from tileweave.kernel.ir import Region, Tensor
+from tileweave.kernel.ir import KernelTensor, Region
 from tileweave.layout import Coord, Iter, Layout, group
 
 Rows = tuple[tuple[tuple[int, int], ...], ...]
 """Per dimension the iters that its coordinate drives: (extent, stride on m), slowest first."""
 
 
-def rows_of(tensor: Tensor, axis: str = "m") -> Rows:
+def rows_of(tensor: KernelTensor, axis: str = "m") -> Rows:
     """The iters of a tensor in memory, dimension by dimension, with their strides on one axis.
 
     Raises:
@@ -33,7 +33,7 @@ def rows_of(tensor: Tensor, axis: str = "m") -> Rows:
     return tuple(rows)
 
 
-def memory_layout(tensor: Tensor) -> Layout:
+def memory_layout(tensor: KernelTensor) -> Layout:
     """The layout of a tensor in memory; row-major where dispatch chooses."""
     if tensor.layout is not None:
         return tensor.layout
@@ -50,7 +50,7 @@ def strided_layout(rows: Iterable[tuple[int, int]]) -> Layout:
     return Layout(tuple(Iter(extent, Coord.of(stride)) for extent, stride in rows))
 
 
-def offset(tensor: Tensor, at: Sequence[ExprLike]) -> ExprLike:
+def offset(tensor: KernelTensor, at: Sequence[ExprLike]) -> ExprLike:
     """The place of an element in its buffer, in elements, swizzle included.
 
     The last digit of a coordinate is not reduced: coordinates beyond the extent, which masks keep from being accessed,
@@ -62,12 +62,12 @@ def offset(tensor: Tensor, at: Sequence[ExprLike]) -> ExprLike:
     return total
 
 
-def device(tensor: Tensor, at: Sequence[ExprLike]) -> ExprLike:
+def device(tensor: KernelTensor, at: Sequence[ExprLike]) -> ExprLike:
     """The device of a mesh that an element lies on; of shared memory, the block of the cluster."""
     return _along(tensor, at, "cta" if tensor.space == "shared" else "gpu")
 
 
-def _along(tensor: Tensor, at: Sequence[ExprLike], axis: str) -> ExprLike:
+def _along(tensor: KernelTensor, at: Sequence[ExprLike], axis: str) -> ExprLike:
     total: ExprLike = memory_layout(tensor).offset[axis]
     for coordinate, row in zip(at, rows_of(tensor, axis), strict=True):
         rest = coordinate
@@ -81,7 +81,7 @@ def _along(tensor: Tensor, at: Sequence[ExprLike], axis: str) -> ExprLike:
     return total
 
 
-def cosize(tensor: Tensor) -> int:
+def cosize(tensor: KernelTensor) -> int:
     """Elements of the buffer: one more than the last place."""
     last = int(memory_layout(tensor).offset["m"])
     for row in rows_of(tensor):
@@ -95,7 +95,7 @@ def cosize(tensor: Tensor) -> int:
     return last + 1
 
 
-def strides(tensor: Tensor) -> tuple[int | None, ...]:
+def strides(tensor: KernelTensor) -> tuple[int | None, ...]:
     """Per dimension its stride, or None where it is blocked."""
     found: list[int | None] = []
     for extent, row in zip(tensor.shape, rows_of(tensor), strict=True):

@@ -6,7 +6,7 @@ from tileweave.kernel.dispatch import products
 from tileweave.kernel.dispatch.expand import expand
 from tileweave.kernel.dispatch.layouts.assign import assign
 from tileweave.kernel.dispatch.layouts.places import rows_of
-from tileweave.kernel.ir import Kernel, Op, Tensor, walk
+from tileweave.kernel.ir import Kernel, KernelTensor, Op, walk
 from tileweave.kernel.ir.statements import Alloc
 from tileweave.layout.analysis.svg import svg
 from tileweave.layout.cute import ComposedLayout, CuteLayout
@@ -40,7 +40,7 @@ def pictures(kernel: Kernel, arch: str = "sm_90a") -> dict[str, str]:
     return drawn
 
 
-def _shared(tensor: Tensor) -> str:
+def _shared(tensor: KernelTensor) -> str:
     rows = rows_of(tensor)[-2:]
     modes = [[tuple(pair[k] for pair in reversed(row)) or (1,) for row in rows] for k in (0, 1)]
     shape, stride = (tuple(m[0] if len(m) == 1 else m for m in part) for part in modes)
