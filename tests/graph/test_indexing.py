@@ -158,11 +158,18 @@ KEYS: list[Any] = [
     (None, [0, 1], ..., [2, 2]),
     (np.array([[0], [3]]), np.array([1, 2])),
     [],
+    A > 0,
+    (slice(1, None), A[0] > 0),
+    [k % 2 == 0 for k in range(A.shape[0])],
+    (..., A[0, 0] > 0),
+    (None, A[:, :, 0] > 0, 1),
+    (A[:, 0, 0] > 0, slice(None), 2),
+    (0, ..., np.zeros(A.shape[2], bool)),
 ]
 
 
 @pytest.mark.parametrize("key", KEYS, ids=repr)
-def test_arrays_of_integers_index_as_in_numpy(key: Any) -> None:
+def test_arrays_of_integers_and_known_masks_index_as_in_numpy(key: Any) -> None:
     x = tg.as_tensor(A)
     got = x[key]
     np.testing.assert_array_equal(got, A[key])
@@ -214,7 +221,9 @@ def test_special_values_are_sorted_as_in_numpy() -> None:
         (lambda: tg.reshape(A, (-1, -1)), "120 elements do not fit"),
         (lambda: tg.top_k(A, 9, 1), "k is 9"),
         (lambda: tg.split(A, 4, 1), "4 equal parts"),
-        (lambda: tg.as_tensor(A)[A > 0], "the shape of tensor[mask] depends on values"),
+        (lambda: tg.as_tensor(A)[tg.as_tensor(A > 0)], "the shape of tensor[mask] depends on values"),
+        (lambda: tg.as_tensor(A)[A[:2] > 0], "the mask at axis 0 has shape (2,"),
+        (lambda: tg.as_tensor(A)[..., [True, False]], "the mask at axis 2 has shape (2,)"),
         (lambda: tg.as_tensor(A)[[0.5]], "places of type float64"),
         (lambda: tg.as_tensor(A)[[0, 1], [1, 2, 3]], "do not broadcast"),
         (lambda: tg.moveaxis(A, (0, 1), 0), "does not go to"),

@@ -286,7 +286,7 @@ REFUSED = {
     "max-nothing": lambda: tw.max(np.ones((0, 3)), 0),
     "slice-axis": lambda: tw.as_tensor(np.ones((2, 3)))[0, 0, 0],
     "slice-bounds": lambda: tw.as_tensor(np.ones((2, 3)))[2],
-    "slice-mask": lambda: tw.as_tensor(np.ones((2, 3)))[np.ones(2, bool)],
+    "slice-mask": lambda: tw.as_tensor(np.ones((2, 3)))[tw.as_tensor(np.ones(2, bool))],
     "slice-float": lambda: tw.as_tensor(np.ones((2, 3)))[1.5],
     "concat": lambda: tw.concat([tw.as_tensor(np.ones((2, 3))), tw.as_tensor(np.ones((2, 4)))], 0),
     "broadcast": lambda: tw.broadcast_to(tw.as_tensor(np.ones((2, 3))), (2, 4)),

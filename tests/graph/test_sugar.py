@@ -164,3 +164,28 @@ def test_selectors_take_arrays() -> None:
         (g.getitem(A, (0, slice(1, None))), A[0, 1:]),
     ):
         np.testing.assert_array_equal(made, expected)
+
+
+def test_python_asks_for_elements_as_of_arrays() -> None:
+    t = g.as_tensor(A)
+    assert (t.item(1), t.item(-1), t.item(0, 1)) == (A.item(1), A.item(-1), A.item(0, 1))
+    assert t.tolist() == A.tolist()
+    for mine, theirs in zip(divmod(t, 2), divmod(A, 2), strict=True):
+        np.testing.assert_array_equal(np.asarray(mine), theirs)
+    np.testing.assert_array_equal(np.asarray(round(t)), A.round())
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda t: t.__setitem__(0, 1), "tensor[key] = value: a tensor is a value, which nothing changes\n  tensor "),
+        (lambda t: 3.0 in t, "value in tensor: a tensor is not searched before it is run\n  legal "),
+        (lambda t: bool(t), "bool(tensor): a tensor has no truth value before it is run\n  legal "),
+        (lambda t: list(t), "iter(tensor): a tensor is not iterated\n  legal "),
+    ],
+)
+def test_what_python_cannot_do_to_a_value_says_what_to_do(call: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises((GraphError, TypeError)) as caught:
+        call(g.as_tensor(A))
+    assert str(caught.value).startswith(said) and isinstance(caught.value, TypeError)
+    assert isinstance(caught.value, GraphError)

@@ -187,10 +187,28 @@ class TensorSugar:
         return shape[0]
 
     def __bool__(self) -> bool:
-        raise TypeError("a tensor has no truth value before it is run; evaluate it with np.asarray(tensor)")
+        raise DtypeError("bool(tensor)", "a tensor has no truth value before it is run", legal="np.asarray(tensor)")
 
     def __iter__(self) -> Any:
-        raise TypeError("a tensor is not iterated; slice it, or evaluate it with np.asarray(tensor)")
+        raise DtypeError("iter(tensor)", "a tensor is not iterated", legal="tensor[k]; np.asarray(tensor)")
+
+    def __contains__(self, value: object) -> bool:
+        legal = "tileweave.graph.equal(tensor, value).any(); value in np.asarray(tensor)"
+        raise DtypeError("value in tensor", "a tensor is not searched before it is run", legal=legal)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise DtypeError(
+            "tensor[key] = value",
+            "a tensor is a value, which nothing changes",
+            inputs={"tensor": cast("Tensor", self).type},
+            legal="a new tensor: tileweave.graph.where(mask, value, tensor), or scatter_nd(tensor, places, values)",
+        )
+
+    def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return _call("floor_divide", self, other), _call("remainder", self, other)
+
+    def __round__(self, digits: int = 0) -> Tensor:
+        return _call("round", self, digits)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
@@ -198,8 +216,15 @@ class TensorSugar:
         array = _read(self)
         return cast("np.ndarray[Any, Any]", array if dtype is None else array.astype(dtype))
 
-    def item(self) -> bool | int | float:
-        """The one element of the tensor as a Python number: it is evaluated."""
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python numbers: the tensor is evaluated."""
+        return _read(self).tolist()
+
+    def item(self, *at: int) -> bool | int | float:
+        """One element as a Python number: the only one, or that at an index; it is evaluated."""
+        if at:
+            one = _call("ravel", self)[at[0]] if len(at) == 1 else _call("getitem", self, at)
+            return one.item()
         size = cast("Tensor", self).size
         if size != 1:
             raise GraphError(

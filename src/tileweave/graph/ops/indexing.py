@@ -377,12 +377,12 @@ register(Operator("scatter_nd", _scatter_nd_block, _SCATTER_ND, _scatter_nd_grad
 
 @public()
 def getitem(x: Any, key: Any) -> Tensor:
-    """Indexing as NumPy's: integers, slices with steps of any sign, ``...``, ``None``, and arrays of integers.
+    """Indexing as NumPy's: integers, slices with steps of any sign, ``...``, ``None``, arrays of integers, known masks.
 
-    A mask would give a result whose shape depends on values, which no plan can know: it is refused.
+    A tensor as a mask would give a result whose shape depends on values, which no plan can know: it is refused.
     """
     x = as_tensor(x, "tensor[key]")
-    items = list(key) if isinstance(key, tuple) else [key]
+    items = _without_masks(x, list(key) if isinstance(key, tuple) else [key])
     if not any(_is_array(item) for item in items):
         return basic(x, key)
     used = sum(item is not None and item is not Ellipsis for item in items)
@@ -406,6 +406,25 @@ def getitem(x: Any, key: Any) -> Tensor:
     out = gather_nd(permute(x, [*chosen, *rest]), places)
     deep = len(shape)
     return moveaxis(out, list(range(deep)), list(range(first, first + deep)))
+
+
+def _without_masks(x: Tensor, items: list[Any]) -> list[Any]:
+    """The items of a key, each mask whose values are known as the places where it is true, one array per dimension."""
+    masks = {k: np.asarray(item) for k, item in enumerate(items) if isinstance(item, (list, np.ndarray))}
+    masks = {k: mask for k, mask in masks.items() if mask.dtype.kind == "b" and mask.ndim}
+    if not masks:
+        return items
+    deep = [0 if i is None or i is Ellipsis else masks[k].ndim if k in masks else 1 for k, i in enumerate(items)]
+    out, axis = [], 0
+    for k, item in enumerate(items):
+        if item is Ellipsis:
+            axis += len(x.shape) - sum(deep)
+        if k in masks and masks[k].shape != x.shape[axis : axis + deep[k]]:
+            problem = f"the mask at axis {axis} has shape {masks[k].shape}"
+            raise GraphError("tensor[key]", problem, inputs={"x": x.type}, legal="the tensor's extents there")
+        out += masks[k].nonzero() if k in masks else [item]
+        axis += deep[k]
+    return out
 
 
 def _is_array(item: Any) -> bool:

@@ -204,6 +204,8 @@ class _Reader:
             return Phrase("call", at, "Swizzle", self.brackets(">").parts)
         if text in ("S", "R") and self.peek() == "[":
             return Phrase("shard" if text == "S" else "replica", at, parts=self.brackets("]").parts)
+        if text == "O" and self.peek() == "[":
+            return Phrase("offset", at, parts=self.brackets("]").parts)
         if self.peek() == "(":
             return Phrase("call", at, text, self.arguments())
         return Phrase("name", at, text)

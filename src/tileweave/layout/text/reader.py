@@ -4,7 +4,7 @@ A small language of its own, read by `grammar` and never evaluated as Python::
 
     (4,8):(1,4)                                   CuTe: shape:stride, first mode fastest
     (8:4@lane, 2:1@warp) + [2:4@warp] + 5@warp    Axe: shard, replica, offset; row-major
-    S[(8,2):(4@lane,1@warp)] + R[2:4@warp]        Axe, as the paper's API writes it
+    S[(8,2):(4@lane,1@warp)] + R[2:4@warp] + O[5@warp]    Axe, its parts named as in the paper
     OrderBy(Col(2,2), Row(3,3)).GroupBy((6,6))    LEGO: pieces and chains; row-major
     composition((4,8):(1,4), 8:2)                 an operation, on any of them
     Sw<3,3,3> o 0 o (8,64):(64,1)                 a swizzle before a layout
@@ -200,6 +200,12 @@ class _Evaluator:
             case "shard" | "replica":
                 iters = self.guarded(node, lambda: tuple(it for p in node.parts for it in self.iters(p.parts)))
                 return Layout(iters) if node.kind == "shard" else Layout((), iters)
+            case "offset":
+                at = [self.evaluate(part) for part in node.parts]
+                for value, part in zip(at, node.parts, strict=True):
+                    if not isinstance(value, int | Expr | Coord):
+                        self.fail(f"{_kind(value)} is no offset", part, "O[3@m, 1@lane]")
+                return Layout((), (), _sum([("+", _coord(value)) for value in at]))
             case "xor":
                 return self.guarded(node, lambda: XorLayout(*map(self.evaluate, node.parts)))
             case "tuple" | "list" | "tiler":
@@ -270,7 +276,7 @@ class _Evaluator:
             if sign == "-":
                 self.fail("iters cannot be subtracted", part)
             piece = _as_core(v)
-            shards += not (v.square if isinstance(v, PairList) else v != () and bool(v.replica) and not v.shard)
+            shards += v == () or (not v.square if isinstance(v, PairList) else bool(v.shard))
             if shards > 1:
                 self.fail("a second shard in one sum", part, "(shard) + [replica] + offset")
             shard = whole.shard + piece.shard
