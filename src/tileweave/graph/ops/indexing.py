@@ -415,7 +415,8 @@ def _without_masks(x: Tensor, items: list[Any]) -> list[Any]:
     if not masks:
         return items
     deep = [0 if i is None or i is Ellipsis else masks[k].ndim if k in masks else 1 for k, i in enumerate(items)]
-    out, axis = [], 0
+    out: list[Any] = []
+    axis = 0
     for k, item in enumerate(items):
         if item is Ellipsis:
             axis += len(x.shape) - sum(deep)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations
 from math import gcd
+from operator import mul
 
 from tileweave.errors import LayoutError
 from tileweave.layout.core.checks import BOUND, Witness, refuse, undecided
@@ -18,6 +20,9 @@ from tileweave.layout.core.coord import ZERO, Coord, Terms, coord_of_terms
 from tileweave.layout.core.layout import Iter, is_symbolic, iter_of, layout_of, require_numbers
 from tileweave.layout.core.search import line_of, relation, sums
 from tileweave.layout.core.symbolic import proved, same, simple
+
+KNOWN = 1 << 12
+"""Lists of numbers whose normal forms are kept: a kernel or a mesh has a few, and asks for them again and again."""
 
 # Multisets.
 
@@ -27,6 +32,11 @@ def normal_replica(iters: Iterable[Iter]) -> tuple[tuple[Iter, ...], Coord]:
     iters = tuple(iters)
     if any(map(is_symbolic, iters)):
         return proved_replica(iters)
+    return _normal_of(iters)
+
+
+@lru_cache(KNOWN)
+def _normal_of(iters: tuple[Iter, ...]) -> tuple[tuple[Iter, ...], Coord]:
     if len(iters) == 1 and iters[0].extent > 1 and iters[0].stride.terms:
         (it,) = iters
         if it.stride.terms[0][1] > 0:
@@ -144,6 +154,11 @@ def set_normal(replica: Iterable[Iter]) -> tuple[Iter, ...]:
 
     Source: Axe, appendix A, rules C0 and C2 (own form).
     """
+    return _set_normal_of(tuple(replica))
+
+
+@lru_cache(KNOWN)
+def _set_normal_of(replica: tuple[Iter, ...]) -> tuple[Iter, ...]:
     where = "canonicalize(layout, replicas)"
     out: list[Iter] = []
     for part in _connected(absorb(it for it in replica if it.extent > 1 and it.stride)):
@@ -170,38 +185,46 @@ def _shortest_cover(points: list[Vector], most: int, where: str) -> list[tuple[i
     The points are sorted, zero first. Below the next stride every point is a sum of the strides so far, so the next
     stride is at most the least point that they leave out. The list that was given has `most` iters.
     """
-    whole = set(points)
+    weights: list[int] = []  # points as numbers of the same order, whose differences tell the coordinates apart
+    weight = 1
+    for values in reversed(list(zip(*points, strict=True))):
+        weights.append(weight)
+        weight *= 4 * (max(values) - min(values)) + 1
+    weights.reverse()
+    line = [sum(map(mul, p, weights)) for p in points]
+    whole, top = set(line), line[-1]
     steps = 0
 
-    def grown(have: set[Vector], stride: Vector, extent: int) -> set[Vector]:
+    def grown(have: set[int], stride: int, extent: int) -> set[int]:
         nonlocal steps
         steps += len(have) * extent
         if steps > 16 * BOUND:
             raise undecided(where, "the shortest list of replicas", {"points": len(points)}, 16 * BOUND)
-        return {tuple(x + k * s for x, s in zip(p, stride, strict=True)) for p in have for k in range(extent)}
+        return {x + d for d in range(0, extent * stride, stride) for x in have}
 
-    def search(have: set[Vector], least: int, left: int) -> list[tuple[int, Vector]] | None:
-        missing = next((k for k, p in enumerate(points) if p not in have), None)
+    def search(have: set[int], least: int, left: int) -> list[tuple[int, Vector]] | None:
+        missing = next((k for k, x in enumerate(line) if x not in have), None)
         if missing is None:
             return []
-        if not left:
-            return None
         for k in range(least, missing + 1):
-            stride = points[k]
-            layers = [have]
-            while len(layers) < len(points):
-                after = {tuple(x + s for x, s in zip(p, stride, strict=True)) for p in layers[-1]}
-                if not after <= whole:
-                    break
-                layers.append(after)
-            for extent in range(len(layers), 1, -1):
-                found = search(grown(have, stride, extent), k, left - 1)
+            stride = line[k]
+            if left == 1:  # the last iter ends at the last point
+                more, rest = divmod(top - max(have), stride)
+                extents = range(more + 1, more if not rest and len(have) * (more + 1) >= len(line) else more + 1, -1)
+            else:
+                last, run = have, 1
+                while run < len(line) and (last := {x + stride for x in last}) <= whole:
+                    run += 1
+                extents = range(run, 1, -1)
+            for extent in extents:
+                after = grown(have, stride, extent)
+                found = search(after, k, left - 1) if left > 1 else [] if after == whole else None
                 if found is not None:
-                    return [(extent, stride), *found]
+                    return [(extent, points[k]), *found]
         return None
 
     for length in range(1, most + 1):
-        found = search({points[0]}, 1, length)
+        found = search({0}, 1, length)
         if found is not None:
             return found
     raise undecided(where, "the shortest list of replicas", {"points": len(points)})
