@@ -36,6 +36,11 @@ AIMS = {
     "frontends": 1200,
 }
 """Source lines per package as the design sets them: a mirror, not a fence. `runtime` includes `lower`."""
+PUBLIC_MODULES = {
+    "version", "layout.axe", "layout.convert", "layout.cute", "layout.lego", "layout.analysis.svg", "graph.array_api",
+    "runtime.api", "backends.base", "backends.host", "backends.triton.printer",
+}  # fmt: skip
+"""Modules that users import themselves: beside packages, they alone have an ``__all__``."""
 
 
 def main(arguments: list[str]) -> int:
@@ -46,7 +51,7 @@ def main(arguments: list[str]) -> int:
         case ["layers", path]:
             Path(path).write_text(picture(), "utf-8")
         case ["check"]:
-            found = [*crowded(), *cycles(), *namesakes()]
+            found = [*crowded(), *cycles(), *namesakes(), *exporting()]
             print("\n".join(found) or "the structure holds")
             return 1 if found else 0
         case _:
@@ -178,6 +183,15 @@ def namesakes() -> list[str]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(name)
     return [f"class {name}: {', '.join(where)}" for name, where in sorted(homes.items()) if len(where) > 1]
+
+
+def exporting() -> list[str]:
+    """Modules with an ``__all__`` that are no packages and not known to be public."""
+    return [
+        f"{name} has an __all__"
+        for name, path in sorted(modules().items())
+        if path.name != "__init__.py" and name not in PUBLIC_MODULES and "\n__all__" in path.read_text("utf-8")
+    ]
 
 
 def picture() -> str:

@@ -18,8 +18,6 @@ from tileweave.planner.search.objectives import objective_of
 from tileweave.planner.show.document import documents, from_document, graph_digest, machines_of, to_document
 from tileweave.runtime.api import planned_forms
 
-__all__ = ["Planning", "difference", "write_plans"]
-
 
 class Pins:
     """What ``--pin`` and ``--forbid`` say, found in each graph that the program plans.

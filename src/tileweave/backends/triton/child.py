@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__: list[str] = []
-
 
 def _interpret(module: Any, job: dict[str, Any], folder: Path) -> dict[str, Any]:
     torch = import_module("torch")

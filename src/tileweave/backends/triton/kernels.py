@@ -13,8 +13,6 @@ from tileweave.layout.lego import Col, OrderBy, PartialTiles, Row, grouped
 from tileweave.layout.template import Template, template
 from tileweave.layout.template.collection import check_options, named, options_of
 
-__all__ = ["KERNELS", "TritonKernel", "kernel"]
-
 FOLDER = Path(__file__).parent / "templates"
 LARGEST = (1 << 31) - (1 << 16)
 """Sizes, and numbers of programs, stay below it: 32 bits, with room to round up to a tile."""

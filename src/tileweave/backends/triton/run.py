@@ -22,8 +22,6 @@ import numpy as np
 
 from tileweave.errors import BackendError, LayoutError
 
-__all__ = ["ARCHITECTURES", "FP8", "TritonRun", "compiled", "installed", "interpret", "interpret_all"]
-
 ARCHITECTURES: dict[str, tuple[str, int | str, int]] = {
     "sm_80": ("cuda", 80, 32),
     "sm_86": ("cuda", 86, 32),

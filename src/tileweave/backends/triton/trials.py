@@ -11,8 +11,6 @@ import numpy as np
 from tileweave.backends.triton.run import interpret
 from tileweave.layout.lego import Filled
 
-__all__ = ["LaunchTrial", "run_trial"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -14,8 +14,6 @@ from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import is_floating
 
-__all__: list[str] = []
-
 _UNARY = {
     "Abs": "absolute", "Acos": "arccos", "Acosh": "arccosh", "Asin": "arcsin", "Asinh": "arcsinh", "Atan": "arctan",
     "Atanh": "arctanh", "BitwiseNot": "invert", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Erf": "erf",

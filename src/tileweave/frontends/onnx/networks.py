@@ -13,8 +13,6 @@ from tileweave import graph as g
 from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.graph import Tensor
 
-__all__: list[str] = []
-
 
 def pads_of(
     node: OnnxNode, spatial: Sequence[int], kernel: Sequence[int], strides: Any, dilations: Any

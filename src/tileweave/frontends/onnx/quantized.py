@@ -13,8 +13,6 @@ from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import is_narrow
 
-__all__: list[str] = []
-
 
 def _spread(node: OnnxNode, value: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
     """A scale or zero point of one value, of one per index of an axis, or of one per block, to the shape of x."""

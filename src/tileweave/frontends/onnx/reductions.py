@@ -11,8 +11,6 @@ from tileweave import graph as g
 from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.graph import Tensor
 
-__all__: list[str] = []
-
 
 def _reduction(kind: str, function: Callable[[Tensor, tuple[int, ...], bool], Tensor]) -> None:
     def convert(node: OnnxNode) -> Tensor:

@@ -12,8 +12,6 @@ from tileweave.graph import Tensor
 from tileweave.graph.nn.images import interpolated
 from tileweave.graph.nn.images import nearest as nearest_of
 
-__all__: list[str] = []
-
 Array = np.ndarray[Any, Any]
 
 

@@ -12,8 +12,6 @@ from tileweave.frontends.onnx.shapes import parts
 from tileweave.frontends.values import Value
 from tileweave.graph import Tensor
 
-__all__: list[str] = []
-
 MOST_STEPS = 4096
 """Loops of more steps are refused: each is unrolled."""
 

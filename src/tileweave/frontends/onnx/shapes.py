@@ -12,8 +12,6 @@ from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.frontends.values import Value
 from tileweave.graph import Tensor
 
-__all__: list[str] = []
-
 
 @operator("Shape")
 def shape_of(node: OnnxNode) -> Any:

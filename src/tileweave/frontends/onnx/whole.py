@@ -14,8 +14,6 @@ from tileweave.graph.nn.images import keys_kernel
 from tileweave.graph.ops.operators import Operator, register
 from tileweave.space import AffineMap, Box, Projection
 
-__all__: list[str] = []
-
 Array = np.ndarray[Any, Any]
 
 

@@ -10,8 +10,6 @@ from tileweave.frontends.torch.call import AtenCall, aten, cast, common, dtype_o
 from tileweave.frontends.values import Value
 from tileweave.graph import Tensor
 
-__all__: list[str] = []
-
 
 def _unary(names: dict[str, str], convert: Callable[[Tensor], Tensor]) -> None:
     for name, function in names.items():

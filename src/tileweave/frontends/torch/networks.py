@@ -14,8 +14,6 @@ from tileweave.frontends.values import tensor
 from tileweave.graph import Tensor
 from tileweave.graph.nn.images import picked
 
-__all__: list[str] = []
-
 
 def _axes(call: AtenCall, x: Tensor) -> tuple[int, ...]:
     dims = call.get("dim")

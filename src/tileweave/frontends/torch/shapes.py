@@ -13,8 +13,6 @@ from tileweave.frontends.torch.call import AtenCall, aten, cast, common, dtype_o
 from tileweave.frontends.values import tensor
 from tileweave.graph import Tensor
 
-__all__: list[str] = []
-
 
 @aten("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default", "ones_like.default",
       "empty.memory_format", "scalar_tensor.default", "new_zeros.default")  # fmt: skip

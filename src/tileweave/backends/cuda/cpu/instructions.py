@@ -9,8 +9,6 @@ from tileweave.backends.cuda.cpu.emit import HANDLERS, AsmBlock, Handler, row_of
 from tileweave.backends.cuda.cpu.ptx import PtxOperand, Statement
 from tileweave.backends.cuda.cpu.scalar import C_TYPES
 
-__all__: list[str] = []
-
 _SHUFFLES = {"idx": "SHFL_IDX", "up": "SHFL_UP", "down": "SHFL_DOWN", "bfly": "SHFL_BFLY"}
 _ATOMS = {
     "add": "old + b", "min": "b < old ? b : old", "max": "old < b ? b : old",
