@@ -12,7 +12,8 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from tileweave.layout import Coord, Iter, Layout
+from tileweave.errors import NoLayout
+from tileweave.layout import Coord, Iter, Layout, recover
 
 PLAIN = [0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, -1, -2, -3, -6]
 VECTOR = [*PLAIN, {"lane": 1}, {"lane": 2}, {"lane": -1}, {"lane": 1, "m": -3}, {"reg": 1}, {"lane": 2, "reg": 2}]
@@ -174,3 +175,27 @@ def any_left_inverse(values):
         if integer_solution(rows, list(range(len(values)))) is not None:
             return True
     return False
+
+
+def bare(layout):
+    return Layout(layout.shard, (), layout.offset)
+
+
+def is_layout(coords):
+    """Whether some layout takes these values, by recovery from the full table."""
+    try:
+        recover(coords)
+    except NoLayout:
+        return False
+    return True
+
+
+def coords_of(layout):
+    return [Coord(next(iter(f))) for f in fibres(bare(layout))]
+
+
+def flat(point, shape):
+    out = 0
+    for u, n in zip(point, shape, strict=True):
+        out = out * n + u
+    return out

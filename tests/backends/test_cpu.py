@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -15,7 +12,6 @@ import pytest
 from tileweave.backends.cpu import Target, compile, host
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import describe
-from tileweave.errors import BackendError, VerifyError
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_contraction, emit_copy, emit_relu
 from tileweave.teir.analysis.interpret import interpret
@@ -496,124 +492,6 @@ def test_a_contraction_that_reads_its_output_runs_in_order() -> None:
     compile(program, cache=False)(a)
     interpret(program, {"a": b})
     assert np.array_equal(a, b)
-
-
-# ---- arrays that are refused ------------------------------------------------------------------------------------
-
-
-def relu_kernel(count: int = 8) -> object:
-    flat = Operand(strided((count,), (1,)), "FP32")
-    return compile(emit_relu(flat, flat))
-
-
-def test_wrong_arrays_are_refused_before_work_starts() -> None:
-    kernel = relu_kernel()
-    good, out = np.ones(8, np.float32), np.zeros(8, np.float32)
-    frozen = np.zeros(8, np.float32)
-    frozen.flags.writeable = False
-    for arrays in ((good,), (good, np.zeros(8)), (good, frozen), (good, out[:7].copy()), (good, [0.0] * 8)):
-        with pytest.raises(BackendError):
-            kernel(*arrays)
-    with pytest.raises(BackendError, match="in0"):
-        kernel.run({"in1": good, "out": out})
-    for given in (None, [good, out], 3):
-        with pytest.raises(BackendError, match=f"{type(given).__name__} is given instead of a mapping"):
-            kernel.run(given)
-    assert not out.any()
-    kernel.run({"in0": good, "out": out})
-    assert np.array_equal(out, good)
-
-
-def test_overlap_is_refused_unless_in_place_or_interleaved() -> None:
-    kernel = relu_kernel()
-    store = np.array([-1.0, 2.0] * 8, np.float32)
-    kernel(store[:8], store[:8])
-    assert store[:8].tolist() == [0.0, 2.0] * 4
-    with pytest.raises(BackendError, match="share memory"):
-        kernel(store[:8], store[4:12])
-    every_other = Operand(strided((8,), (2,)), "FP32")
-    weave = compile(emit_relu(every_other, every_other))
-    weave(store[::2], store[1::2])
-    assert np.array_equal(store[1::2], np.maximum(store[::2], 0))
-
-
-def test_a_contraction_into_its_operand_is_refused() -> None:
-    a = np.ones((4, 4), np.float32)
-    square = operand(a, "FP32")
-    kernel = compile(emit_contraction("ik,kj->ij", (square, square), square))
-    with pytest.raises(BackendError, match="share memory"):
-        kernel(a, a.copy(), a)
-    kernel(a, a, out := np.zeros_like(a))
-    assert np.array_equal(out, a @ a)
-
-
-def test_malformed_programs_are_refused() -> None:
-    with pytest.raises(VerifyError):
-        compile(Program((), (Axis("a", 0, (), ()),), (), (), ()))
-
-
-# ---- calls ------------------------------------------------------------------------------------------------------
-
-
-def test_kernels_run_from_many_python_threads() -> None:
-    a, b = whole_numbers((200, 150), "FP32"), whole_numbers((150, 170), "FP32", 1)
-    outs = [np.zeros((200, 170), np.float32) for _ in range(8)]
-    kernel = compile(
-        emit_contraction("ik,kj->ij", (operand(a, "FP32"), operand(b, "FP32")), operand(outs[0], "FP32")), threads=2
-    )
-
-    def work(out: np.ndarray) -> None:
-        for _ in range(20):
-            out[:] = 0
-            kernel(a, b, out)
-
-    workers = [threading.Thread(target=work, args=(out,)) for out in outs]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert all(np.array_equal(out, a @ b) for out in outs)
-
-
-def test_a_prepared_call_sees_new_values() -> None:
-    kernel = relu_kernel()
-    source, out = np.ones(8, np.float32), np.zeros(8, np.float32)
-    call = kernel.prepare(source, out)
-    call()
-    source[:] = -2
-    source[0] = 5
-    call()
-    assert out.tolist() == [5.0] + [0.0] * 7
-
-
-def script(text: str) -> str:
-    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=120).stdout
-
-
-def test_the_import_is_light() -> None:
-    text = "import sys, tileweave.backends.cpu; print('llvmlite' in sys.modules, 'llvmlite.binding' in sys.modules)"
-    assert script(text).split() == ["False", "False"]
-
-
-def test_a_forked_child_has_threads_of_its_own() -> None:
-    text = """
-import os, sys, numpy as np
-from tileweave.backends.cpu import compile
-from tileweave.layout import strided
-from tileweave.teir import Operand, emit_contraction
-x = Operand(strided((256, 256), (256, 1)), "FP32")
-kernel = compile(emit_contraction("ik,kj->ij", (x, x), x), threads=2)
-a, c = np.ones((256, 256), "f4"), np.zeros((256, 256), "f4")
-kernel(a, a, c)
-child = os.fork()
-c[:] = 0
-kernel(a, a, c)
-right = bool((c == 256).all())
-if child == 0:
-    os._exit(0 if right else 1)
-print(right, os.waitpid(child, 0)[1])
-"""
-    assert script(text).split() == ["True", "0"]
 
 
 @pytest.mark.parametrize("columns", [128, 256, 384, 640, 1000])

@@ -106,7 +106,7 @@ ROWS = {
         facts_axe:the_cyclotomic_exponents_agree_exactly_when_the_ratio_of_factors_does""",
     "Gap 3, vector strides": "facts_axe:algorithm_4_a_carry_moves_along_two_axes",
     "Gap 4, slices that are no layout": """
-        facts:a_misaligned_sub_region_fills_its_own_rows combine:pieces_of_one_dimension_are_the_fewest""",
+        facts:a_misaligned_sub_region_fills_its_own_rows slices:pieces_of_one_dimension_are_the_fewest""",
     "Gap 5, bank conflicts of any layout": "memory:bank_conflicts_are_counted_thread_by_thread",
     "Gap 6, conversions": "memory:conversions_need_what_the_definition_says",
     "Gap 7, drawings": "svg:a_cell_lists_every_replica_on_every_axis",

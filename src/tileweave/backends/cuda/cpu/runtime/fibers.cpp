@@ -596,8 +596,3 @@ __attribute__((constructor)) static void begin() {
 }
 __attribute__((destructor)) static void end() { drain(); report_unseen(); }
 }  // namespace tw
-
-// g++ -fsanitize-coverage=trace-pc: a thread that spins on plain memory lets others run.
-extern "C" void __sanitizer_cov_trace_pc() {
-  if (tw::current && ++tw::current->steps > 5000) { tw::current->pc = TW_PC; tw::yield(true); }
-}
