@@ -230,11 +230,13 @@ def _chain(operation: Operation) -> Chain:
     return tuple(found)
 
 
-def _group(operation: Operation) -> list[tuple[str, tuple[Any, ...]]]:
+def _group(operation: Operation) -> list[tuple[Any, ...]]:
     """The steps of a group of rows as primitives; empty where some has none, or where a sum is long."""
     dtype = operation.output_types["out"].dtype
     program: Sequence[tuple[str, tuple[Any, ...], str]] = operation.parameter("program")
-    own = dtype_name(dtype) if dtype in _FLOATS else ""
+    narrow = dtype in _NARROW  # steps compute in FP32, what is read and the last result may be of 16 bits
+    own = dtype_name(dtype) if dtype in _FLOATS else "FP32" if narrow else ""
+    halves = {dtype_name(x.dtype) for _, x in operation.inputs if x.dtype in _NARROW} if own == "FP32" else set()
     inputs = [_type_name(tensor.dtype) for _, tensor in operation.inputs]
     if operation.operator == "attention":
         inputs, length = [own, *inputs[3:]], _keys(operation)
@@ -242,9 +244,9 @@ def _group(operation: Operation) -> list[tuple[str, tuple[Any, ...]]]:
         shapes = [x.shape for _, x in operation.inputs]
         length = prod(_row_lengths(operation.parameter("rank"), operation.parameter("axes"), shapes))
     types = [_type_name(np.dtype(kind)) for _, _, kind in program]
-    if not own or not {*inputs, *types} <= {own, _TRUTH}:
+    if not own or not {*inputs, *types} <= {own, _TRUTH, dtype_name(dtype), *halves}:
         return []
-    found: list[tuple[str, tuple[Any, ...]]] = []
+    found: list[tuple[Any, ...]] = []
     for name, arguments, _ in program:
         if name == "full" and isnan(arguments[0]):
             return []
@@ -254,15 +256,20 @@ def _group(operation: Operation) -> list[tuple[str, tuple[Any, ...]]]:
                 return []
         elif lowering != FILL:
             given = (inputs[a] if a >= 0 else types[-1 - a] for a in arguments)
-            lowering = _step(lowering, (*given, types[len(found)])) if lowering != "Cast" else ""
+            made = types[len(found)]
+            lowering = _step(lowering, (*given, made)) if lowering != "Cast" or narrow or halves else ""
+            if lowering == "Cast":
+                found.append((lowering, arguments, made))
+                continue
         if not lowering:
             return []
-        found.append((lowering, arguments))
+        found.append((lowering, arguments, own) if lowering == FILL else (lowering, arguments))
     if softmax_at_end(program) is None:
         return found
     # its division as a product with one inverse per row: the divisor is a sum of 1 and more, or NaN
     (power, total), k = found[-1][1], len(found)
-    return [*found[:-1], ("Fill", (1.0,)), ("Div", (-k, total)), ("Mul", (power, -1 - k))]
+    rounded = [("Cast", (-2 - k,), dtype_name(dtype))] if narrow else []
+    return [*found[:-1], ("Fill", (1.0,), own), ("Div", (-k, total)), ("Mul", (power, -1 - k)), *rounded]
 
 
 def _row_lengths(rank: int, axes: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> list[int]:

@@ -41,9 +41,9 @@ from tileweave.graph import (
 )
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.passes.grouping.alike import Descent, Places, alike
-from tileweave.graph.passes.grouping.attention import ATTENTION
+from tileweave.graph.passes.grouping.attention import ATTENTION, NARROW_ATTENTION
 from tileweave.graph.passes.grouping.chains import CONV_CHAIN
-from tileweave.graph.passes.grouping.rows import ROWS
+from tileweave.graph.passes.grouping.rows import NARROW_ROWS, ROWS
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
 from tileweave.lower.executable import WorkFailed
@@ -286,7 +286,11 @@ def _source_of(tensor: Any) -> Source:
     return tensor.producer
 
 
-_WAYS: tuple[tuple[Any, ...], ...] = ((*FUSIONS, CONV_CHAIN, ROWS, ATTENTION), FUSIONS, ())
+_WAYS: tuple[tuple[Any, ...], ...] = (
+    (*FUSIONS, CONV_CHAIN, ROWS, NARROW_ROWS, ATTENTION, NARROW_ATTENTION),
+    FUSIONS,
+    (),
+)
 """What is fused before planning, and where that does not fit the memory; nothing where a plan is pinned."""
 
 
@@ -367,7 +371,11 @@ def _fused(graph: Graph, machines: Machines, rules: tuple[Any, ...]) -> tuple[Gr
 
 
 def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]:
-    """Takes the first replacement after which no less runs compiled than before; -1: none."""
+    """Takes the first replacement after which no less runs compiled, or on a device, than before; -1: none."""
+
+    def computed(made: Operation, small: bool = False) -> bool:
+        found = lower.decide(made, "block", machines.devices, small)
+        return bool(found.backend) or any(one.kernel for one in found.offered)
 
     def choose(found: Sequence[tuple[RewriteRule, int, Tensor]]) -> int:
         for number, (_, _, tensor) in enumerate(found):
@@ -377,12 +385,12 @@ def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[Rewrit
             if not isinstance(made, Operation) or made.operator not in ("fused", *GROUPS):
                 return number
             if made.operator in ("conv_chain", "attention"):
-                if lower.decide(made, "block").backend:
+                if computed(made):
                     return number
             elif made.operator == "rows":
-                if _pays(made, len(machines)) and lower.decide(made, "block", small=small).backend:
+                if _pays(made, len(machines)) and computed(made, small):
                     return number
-            elif made.index.size < lower.ELEMENTS or lower.decide(made, "block").backend:
+            elif made.index.size < lower.ELEMENTS or computed(made):
                 return number
         return -1
 

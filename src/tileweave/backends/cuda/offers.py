@@ -7,7 +7,7 @@ each operand is told how the kernel sees it (:class:`Offer`). What has no kernel
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import Parameter, Signature
 from math import inf, prod, sqrt
@@ -30,7 +30,7 @@ _COMPARISONS = {
 _IN_PLACE = {"Bias": "add", "Scale": "mul"}
 _MONOIDS = {REDUCTIONS["sum"]: "add", REDUCTIONS["max"]: "max", REDUCTIONS["min"]: "min", REDUCTIONS["prod"]: "mul"}
 _STARTS = {"Zero": 0.0, "One": 1.0, "Lowest": -inf, "Highest": inf}
-_ELEMENTWISE = {*_FUNCTIONS, *_COMPARISONS, *_IN_PLACE, FILL, "Copy", "ReLU", "Sigmoid", "Gelu", "Select"}
+_ELEMENTWISE = {*_FUNCTIONS, *_COMPARISONS, *_IN_PLACE, FILL, "Copy", "Cast", "ReLU", "Sigmoid", "Gelu", "Select"}
 _SOFTMAX = ["ReduceMax", "Sub", "Exp", "ReduceSum", "Div", "Mul"]
 """How a softmax ends the steps of an attention, but for the numbers that it starts from."""
 ROW = 16384
@@ -73,13 +73,22 @@ def offer_of(program: Program) -> Offer | str:
         return "guards"
     if any(t.role == "inout" for t in program.tensors):
         return "an operand that is written"
-    steps = [program.primitive(node.primitive) for node in program.nodes if isinstance(node, Invocation)]
+    steps = [_typed(program, node) for node in program.nodes if isinstance(node, Invocation)]
     found = [p for p in steps if p.operation == "Contraction"]
     if len(found) == 2:
         return _attention(program, steps)
     if found and steps[1] is found[0] and steps[0].operation in ("Zero", "Copy"):
         return _product(program, steps)
     return _rows(program, steps)
+
+
+def _typed(program: Program, node: Invocation) -> Primitive:
+    """The primitive of a node; a cast says to which type of the kernel language."""
+    found = program.primitive(node.primitive)
+    if found.operation != "Cast":
+        return found
+    made = next(t.dtype for t in program.tensors if t.name == found.operands[-1])
+    return replace(found, metadata=(("dtype", DTYPES[made]),))
 
 
 def _signature(names: Sequence[str]) -> Signature:
@@ -220,7 +229,11 @@ def _product_body(
 def _attention(program: Program, steps: Sequence[Primitive]) -> Offer | str:
     """A product, a softmax of its rows and a product with these: the keys go by, with a running maximum and sum."""
     work = [p for p in steps if p.operation not in (*NEUTRAL.values(), FILL)]
-    first, *between, last = work
+    out = work[-1].operands[-1]
+    first, *between, last = work[:-1] if work[-1].operation == "Copy" else work
+    weights, values, _ = last.operands
+    if between and between[-1].operation == "Cast" and between[-1].operands[-1] == weights:
+        weights = between.pop().operands[0]
     names = [p.operation for p in between]
     if {first.operation, last.operation} != {"Contraction"} or names[-6:] != _SOFTMAX:
         return "products that are no attention"
@@ -229,7 +242,6 @@ def _attention(program: Program, steps: Sequence[Primitive]) -> Offer | str:
         return f"no kernel does {unknown[0]} to scores"
     (key,), (z,), (d,) = (tuple(map(str, p.role(r))) for p, r in ((first, "N"), (last, "N"), (first, "K")))
     q, keys, scores = first.operands
-    weights, values, out = last.operands
     highest, spread = between[-6], between[-5]
     if between[-1].operands[-1] != weights or spread.operands[:2] != highest.operands or first.role("M"):
         return "products that are no attention"
@@ -270,14 +282,15 @@ def _attention_body(
         q, keys, values, out = (given[name] for name in (q_name, k_name, v_name, out_name))
         head, row = k.grid(out.shape[0], out.blocks(1, QUERIES))
         depth, width = (-(-x.shape[2] // 16) * 16 for x in (q, values))
+        wide = "f64" if q.dtype == "f64" else "f32"
         with k.cta(warpgroups=1) as cta:
             query = cta.load(_part(q, (QUERIES, depth), (head, row, 0)))
-            m, l = cta.full((QUERIES, 1), -inf), cta.zeros((QUERIES, 1))
-            acc = cta.zeros((QUERIES, width))
+            m, l = cta.full((QUERIES, 1), -inf, wide), cta.zeros((QUERIES, 1), wide)
+            acc = cta.zeros((QUERIES, width), wide)
             for j in cta.range(keys.blocks(1, KEYS)):
                 done = _Values(cta, partial(_tile, given, (QUERIES, KEYS), (head, row, j)))
                 done.all(numbers)
-                done.done[scores] = cta.dot(query, _part(keys, (KEYS, depth), (head, j, 0)))
+                done.done[scores] = cta.dot(query, _part(keys, (KEYS, depth), (head, j, 0)), wide)
                 done.all(steps)
                 s = done(weighed)
                 new = cta.maximum(m, cta.max(s, axis=1))
@@ -286,6 +299,7 @@ def _attention_body(
                 p, fade = cta.exp(s - shift), cta.exp(m - shift)
                 l = l * fade + cta.sum(p, axis=1)
                 acc *= fade
+                p = p if q.dtype == wide else cta.cast(p, q.dtype)
                 cta.gemm(acc, p, _part(values, (KEYS, width), (head, j, 0)).T)
                 m = new
             cta.store(_part(out, (QUERIES, width), (head, row, 0)), acc / l)
@@ -454,6 +468,8 @@ class _Values:
             return float(dict(step.metadata)["value"])  # type: ignore[arg-type]
         if operation == "Copy":
             return self(sources[0])
+        if operation == "Cast":
+            return cta.cast(self(sources[0]), dict(step.metadata)["dtype"])
         if operation in _IN_PLACE:
             return cta.map(_IN_PLACE[operation], self(target), self(sources[0]))
         if operation in _MONOIDS:

@@ -13,6 +13,8 @@ NARROW = (
     "float8_e5m2fnuz", "float8_e8m0fnu",
 )  # fmt: skip
 """The floats that NumPy knows through ml_dtypes only."""
+HALVES = ("float16", "bfloat16")
+"""The floats of 16 bits."""
 LEGAL = "bool, integers, float16, bfloat16, float32, float64, floats of 8 bits"
 
 

@@ -26,6 +26,9 @@ def attended(
 ) -> Tensor:
     """``softmax(steps(q @ k)) @ v``, without a tensor of scores.
 
+    Of narrow floats, products and steps are formed in the type of the steps; weights are rounded to the type of v,
+    and the result, which has that type, once.
+
     Args:
         q: queries.
         k: keys.
@@ -62,7 +65,7 @@ def attended(
         "attention",
         rows,
         list(zip(names, (q, k, v, *extras), reads, strict=True)),
-        (TensorType((*rows, extents[feature]), np.dtype(program[-1][2])), makes),
+        (TensorType((*rows, extents[feature]), v.dtype), makes),
         ("letters", tuple(letters)),
         ("program", tuple(program)),
         dims=(*(("batch", "head", "group")[n] if n < 3 else f"d{n}" for n in range(len(kept) - 1)), "query"),
@@ -81,7 +84,9 @@ def _read(own: str, kept: Sequence[str], shape: Sequence[int]) -> Projection:
 def _block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     """The two products and the steps between them, one after the other."""
     q, k, v, out = operation.parameter("letters")
-    arrays: list[Any] = list(inputs.values())
+    wide = np.dtype(operation.parameter("program")[-1][2])
+    arrays: list[Any] = [*(x.astype(wide, copy=False) for x in list(inputs.values())[:3]), *list(inputs.values())[3:]]
+    narrow = operation.output_types["out"].dtype
     key = (set(k) & set(v) - set(out)).pop()
     contract, rows = OPERATORS["matmul"], OPERATORS["rows"]
 
@@ -108,7 +113,9 @@ def _block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     )
     given = [scores, *arrays[3:]]
     weights = rows.block(steps, dict(zip(input_names(len(given)), given, strict=True)))["out"]
-    return {"out": np.ascontiguousarray(product(f"{out[:-1]}{key},{v}->{out}", weights, arrays[2]))}
+    weights = weights.astype(narrow, copy=False).astype(wide, copy=False)
+    made = product(f"{out[:-1]}{key},{v}->{out}", weights, arrays[2])
+    return {"out": np.ascontiguousarray(made, dtype=narrow)}
 
 
 register(Operator("attention", _block))

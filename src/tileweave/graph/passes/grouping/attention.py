@@ -9,10 +9,12 @@ Source: own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
-from tileweave.graph.ir.nodes import Operation, Tensor
+from tileweave.graph.ir.dtypes import HALVES
+from tileweave.graph.ir.nodes import Operation, Selector, Tensor
 from tileweave.graph.ops.grouped.attention import attended
 from tileweave.graph.ops.grouped.rows import FULL, Step, softmax_at_end
 from tileweave.graph.ops.operators import is_elementwise
@@ -103,6 +105,43 @@ def _letters(inner: Operation, outer: Operation) -> tuple[str, str, str, str] | 
     if set(made[:-1]) & set(k) != set(made[:-1]) & set(values) or not set(made[:-1]) <= set(q):
         return None
     return q, k, values, result
+
+
+def _narrow_attention(tensor: Tensor, context: RewriteContext) -> Tensor | None:
+    root, kind = tensor.producer, tensor.dtype
+    if not isinstance(root, Operation) or root.operator != "cast" or kind.name not in HALVES:
+        return None
+    wide = root.inputs[0][1]
+    below = wide.producer
+    if not isinstance(below, Operation) or below.operator != "attention" or not context.alone(wide):
+        return None
+    given = [_before_cast(x, tensor) for _, x in below.inputs[:3]]
+    q, k, v = given
+    if q is None or k is None or v is None:
+        return None
+    return attended(q, k, v, [x for _, x in below.inputs[3:]], below.parameter("letters"), below.parameter("program"))
+
+
+def _before_cast(tensor: Tensor, like: Tensor) -> Tensor | None:
+    """What a tensor was before it was cast from the type of another, through views; None where it was not."""
+    made = tensor.producer
+    if isinstance(made, Selector) and len(made.inputs) == 1:
+        ((name, x),) = made.inputs
+        found = _before_cast(x, like)
+        if found is None:
+            return None
+        return Tensor(replace(made, inputs=((name, found),), out=replace(made.out, dtype=like.dtype)))
+    if isinstance(made, Operation) and made.operator == "cast" and made.inputs[0][1].dtype == like.dtype:
+        return made.inputs[0][1]
+    return None
+
+
+NARROW_ATTENTION = RewriteRule(
+    "narrow-attention",
+    "attention of narrow floats computes in FP32 whether or not they are cast before; its weights are rounded to them",
+    _narrow_attention,
+    exact=False,
+)
 
 
 ATTENTION = RewriteRule(

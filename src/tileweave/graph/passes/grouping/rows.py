@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tileweave.graph.ir.dtypes import HALVES
 from tileweave.graph.ir.nodes import Operation, Selector, Tensor
 from tileweave.graph.ir.select import unsqueeze
 from tileweave.graph.ops.grouped.rows import FULL, REDUCTIONS, Step, rows
@@ -63,6 +64,14 @@ def _joins(operation: object) -> bool:
     name = operation.operator
     kind = operation.outputs[0][1].dtype
     return kind.name in ("float32", "float64") and (_maps(name) or name in REDUCTIONS or name == "rows")
+
+
+def _rounds(operation: object) -> bool:
+    """Whether an operation ends by rounding to 16 bits."""
+    if not isinstance(operation, Operation) or operation.signature is None or len(operation.outputs) != 1:
+        return False
+    ends = _maps(operation.operator) or operation.operator == "rows"
+    return ends and operation.outputs[0][1].dtype.name in HALVES and _program(operation)[-1][0] == "cast"
 
 
 def _frame(root: Operation) -> _Frame | None:
@@ -208,9 +217,15 @@ def _program(operation: Operation) -> tuple[Step, ...]:
 
 
 def _rows(tensor: Tensor, context: RewriteContext) -> Tensor | None:
+    return _grouped(tensor, context) if _joins(tensor.producer) else None
+
+
+def _narrow_rows(tensor: Tensor, context: RewriteContext) -> Tensor | None:
+    return _grouped(tensor, context) if _rounds(tensor.producer) else None
+
+
+def _grouped(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     root: Any = tensor.producer
-    if not _joins(root):
-        return None
     frame = _frame(root)
     if frame is None or frame.shape == frame.ones or 0 in frame.shape:
         return None
@@ -229,3 +244,6 @@ def _rows(tensor: Tensor, context: RewriteContext) -> Tensor | None:
 
 
 ROWS = RewriteRule("rows", "reductions and what is elementwise around them compute each row alone", _rows)
+NARROW_ROWS = RewriteRule(
+    "narrow-rows", "what a row gives may be rounded to 16 bits where it is computed", _narrow_rows
+)
