@@ -15,7 +15,7 @@ Example:
 
 from tileweave.errors import VerifyError
 from tileweave.index import equal, unequal
-from tileweave.kernel.build import KernelFunction, Sharded, Spec, grouped, kernel, row_major, sharded, spec
+from tileweave.kernel.build import KernelFunction, Sharded, Spec, grouped, kernel, placed, row_major, sharded, spec
 from tileweave.kernel.ir import Kernel, Scalar, from_json, to_json, to_text, verify
 from tileweave.kernel.semantics import Report, check_kernel, run_kernel
 from tileweave.kernel.torch.dtensor import check_dtensor, dtensor_layout
@@ -35,6 +35,7 @@ __all__ = [
     "from_json",
     "grouped",
     "kernel",
+    "placed",
     "row_major",
     "run_kernel",
     "sharded",

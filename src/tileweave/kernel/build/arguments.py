@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -25,10 +25,14 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
-    """One logical array over the devices of a mesh; `layout` says on which device each element lies, and where."""
+    """One logical array over the devices of a mesh; `layout` says on which device each element lies, and where.
+
+    If it is `reached`, it lies in symmetric memory, which every device can read and write.
+    """
 
     array: Any
     layout: Layout
+    reached: bool = False
 
 
 def spec(shape: Sequence[int], dtype: Any, layout: Layout | str | None = None) -> Spec:
@@ -65,6 +69,30 @@ def sharded(array: Any, axis: str, dim: int, devices: int) -> Sharded:
     return Sharded(array, Layout(tuple(iters)))
 
 
+def placed(array: Any, layout: Layout | str) -> Sharded:
+    """An array over the devices of a mesh in symmetric memory, which every device reaches.
+
+    Args:
+        array: the whole.
+        layout: of its row-major index over an axis of the mesh and ``m``, each element in one place.
+
+    Raises:
+        VerifyError: another number of elements, or copies of them.
+
+    Example:
+        >>> placed(np.zeros((8, 6)), "(4:1@gpu, 2:6, 6:1)").reached
+        True
+    """
+    made = parse(layout) if isinstance(layout, str) else layout
+    if made.size != prod(array.shape) or made.replica:
+        problem = "copies of elements" if made.replica else f"{made.size} elements for shape {array.shape}"
+        raise VerifyError(
+            f"placed(array, {made})", problem, legal="each element once; a list of arrays has a copy on each device",
+            facts={"rule": "argument", "path": ""},
+        )  # fmt: skip
+    return Sharded(array, made, True)
+
+
 def param_of(name: str, value: Any, where: str, devices: int) -> KernelTensor:
     """The parameter that an argument makes.
 
@@ -74,7 +102,8 @@ def param_of(name: str, value: Any, where: str, devices: int) -> KernelTensor:
     if isinstance(value, Spec):
         return _tensor(name, value.shape, value.dtype, value.layout)
     if isinstance(value, Sharded):
-        return _tensor(name, tuple(value.array.shape), _dtype(name, value.array, where), value.layout)
+        made = _tensor(name, tuple(value.array.shape), _dtype(name, value.array, where), value.layout)
+        return replace(made, space="symmetric") if value.reached else made
     if isinstance(value, list | tuple):
         params = {param_of(name, one, where, devices) for one in value}
         if len(value) != devices or len(params) != 1:

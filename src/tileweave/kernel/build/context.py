@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -11,12 +12,13 @@ import numpy as np
 from tileweave.errors import LayoutError
 from tileweave.index import Expr, as_expr, equal, symbol
 from tileweave.kernel.build import flow
+from tileweave.kernel.build.mesh import own_part
 from tileweave.kernel.build.order import Order, owner_last, row_major
 from tileweave.kernel.build.recorder import Recorder
 from tileweave.kernel.build.rings import Ring
 from tileweave.kernel.build.scopes import Opening, ScopeSelector
 from tileweave.kernel.build.views import View, as_number
-from tileweave.kernel.ir import DTYPES, Grid, Let, Number, Sync, cta_scope, dtype_of
+from tileweave.kernel.ir import DTYPES, Grid, Let, Number, Sync, cta_scope, dtype_of, whole
 from tileweave.layout import Coord, Iter, Layout, parse, strided
 from tileweave.layout.analysis import remove_conflicts
 from tileweave.layout.f2.swizzle import Swizzle
@@ -295,6 +297,25 @@ class KernelContext:
         found = Var(self._recorder, self._recorder.counter("n", below, 0 if below is not None else -(1 << 62)))
         found.set(value)
         return found
+
+    def own(self, view: View) -> View:
+        """The part of a tensor that lies on this device; all of it where it says nothing of the mesh.
+
+        ``scope.copy(own part, x)`` and ``scope.sum(own part, terms, axis=0)`` take x, or the terms, at the same place:
+        every device fetches what it lacks from the others, and what all do together is a collective.
+        """
+        recorder, where = self._recorder, f"k.own({view})"
+        if not recorder.mesh:
+            recorder.refuse(where, "the kernel has no mesh", legal="@tk.kernel(mesh=dict(gpu=4))")
+        if view.region != whole(view.region.tensor):
+            recorder.refuse(where, "a part of a tensor", legal="the whole tensor; the result can be cut into tiles")
+        axis, _ = recorder.mesh[0]
+        try:
+            begin, extent = own_part(view.region.tensor, axis, recorder.mesh_symbols[axis])
+        except LayoutError as error:
+            recorder.refuse(where, str(error).splitlines()[0].split(": ", 1)[1], legal=error.legal)
+        numbers = tuple(map(as_number, begin))
+        return View(recorder, replace(view.region, begin=numbers, extent=extent, mask=extent))
 
     def owns(self, view: View) -> Expr | bool:
         """Whether this device holds a region of a tensor sharded over the mesh; all of it lies on one device."""

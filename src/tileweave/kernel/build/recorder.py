@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from tileweave.errors import VerifyError
 from tileweave.index import Expr, symbol, symbols_of
+from tileweave.kernel.build.mesh import collective_of
 from tileweave.kernel.ir import (
     RESERVED,
     Alloc,
@@ -186,6 +187,11 @@ class Recorder:
             self.home[name] = self.bodies[0]
             self.bodies[0].statements.insert(0, Alloc(self._flags[tensor.name], line=self.line()))
         return self._flags[tensor.name]
+
+    def collective(self, target: KernelTensor, source: KernelTensor) -> str | None:
+        """What the devices of the mesh do together to have one tensor from another, in words."""
+        found = collective_of(target, source, dict(self.mesh)) if self.mesh else None
+        return None if found is None else str(found)
 
     def barrier(self, count: int) -> Region:
         """One mbarrier, started and published."""

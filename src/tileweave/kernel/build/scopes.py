@@ -35,6 +35,7 @@ from tileweave.kernel.ir import (
     WaitGroup,
     cta_scope,
     dtype_of,
+    whole,
 )
 from tileweave.kernel.ir.statements import FenceKind
 from tileweave.layout import Coord, Layout, parse
@@ -292,6 +293,9 @@ class ScopeHandle:
             self._emit("fill", (out,), (operand(source, target.dtype, self._recorder, where),))
             return
         region = self._view(source, where).region
+        if self._recorder.mesh and region == whole(region.tensor) and region.shape == out.tensor.shape != out.shape:
+            region = Region(region.tensor, out.begin, out.extent, out.mask, out.dims, out.skip)
+            options["collective"] = self._recorder.collective(out.tensor, region.tensor)
         if len(region.shape) == len(out.shape):
             out, region = shapes.as_wide(out, region), shapes.as_wide(region, out)
         if out.shape != region.shape:
@@ -438,7 +442,8 @@ class ScopeHandle:
         shape = tuple(1 if d == at else e for d, e in enumerate(box.shape))
         valid = tuple(1 if d == at else e for d, e in enumerate(box.valid))
         total = self._new(shape, shapes.sum_type(region.tensor.dtype), "sum", valid)
-        self._emit("reduce", (total,), (box,), axes=(at,), fn="add")
+        together = self._recorder.collective(out.tensor, region.tensor) if at == 0 else None
+        self._emit("reduce", (total,), (box,), axes=(at,), fn="add", collective=together)
         kept = tuple(d for d in total.dims if d != at)
         self._emit("copy", (out,), (replace(total, dims=kept),))
 

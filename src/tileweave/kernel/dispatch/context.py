@@ -314,6 +314,9 @@ class Context:
 
     def choose(self, op: Op, atom: str, *reasons: Candidate, order: Callable[..., Any] | None = None) -> None:
         """Notes what was taken for an operator, why, and in which order it adds."""
+        together = op.option("collective")
+        if together is not None:
+            reasons = (*reasons, Candidate("collective", True, str(together)))
         self.choices.append(Choice(op, atom, reasons, order))
 
 

@@ -116,7 +116,10 @@ _ADVICE = ("use", "cache")
 
 OPERATORS: dict[str, TileOperator] = {
     "copy": TileOperator(
-        (1,), _same, (*_ADVICE, "accumulate"), "out = in, rounded to out's type; accumulate=1: out += in"
+        (1,),
+        _same,
+        (*_ADVICE, "accumulate", "collective"),
+        "out = in, rounded to out's type; accumulate=1: out += in; collective: what the devices of a mesh do together",
     ),
     "copy_async": TileOperator(
         (1,),
@@ -130,7 +133,9 @@ OPERATORS: dict[str, TileOperator] = {
     "iota": TileOperator((1,), _iota, ("axis",), "out = the scalar + the coordinate along axis"),
     "cast": TileOperator((1,), _same, (), "out = in, rounded to nearest even; to integers towards zero"),
     "map": TileOperator((1, 2, 3), broadcast_problem, ("fn",), "out = fn(ins), element by element, inputs broadcast"),
-    "reduce": TileOperator((1,), _reduced, ("axes", "fn", "use"), "out = in combined along axes, which keep extent 1"),
+    "reduce": TileOperator(
+        (1,), _reduced, ("axes", "fn", "use", "collective"), "out = in combined along axes, which keep extent 1"
+    ),
     "scan": TileOperator((1,), _scanned, ("axis", "fn"), "out = in combined up to and with each coordinate"),
     "gemm": TileOperator(
         (3,),
