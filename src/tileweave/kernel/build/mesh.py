@@ -9,7 +9,7 @@ from typing import Any
 
 from tileweave.errors import LayoutError
 from tileweave.index import Expr
-from tileweave.kernel.ir import Number, KernelTensor
+from tileweave.kernel.ir import KernelTensor, Number
 from tileweave.layout import Coord, Iter, Layout, group
 from tileweave.layout.analysis import Collective, conversion
 
