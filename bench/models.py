@@ -1,6 +1,6 @@
 """Forward passes of models at the user's call, beside onnxruntime and PyTorch with their own defaults.
 
-    python bench/models.py [--threads 1 2] [--batch 1 8] [--rounds 7] [--only NAME] [--compile] [--cold]
+    python bench/models.py [--threads 1 2] [--batch 1 8] [--rounds 7] [--only NAME] [--made] [--compile] [--cold]
 
 ONNX models with real weights (PP-OCRv4 and magika, from their wheels) are compared with onnxruntime, modules with
 random weights with PyTorch eager. A row has milliseconds (median and quartiles) of `tileweave.run` on a ready plan and
@@ -8,9 +8,12 @@ of the peer, in turn in one process, the ratio peer / ours, the largest differen
 first run beside the creation of the peer's session. Each timed call stands behind an untimed one of the same side: the
 peer's threads spin for milliseconds after a call, and would take a core from whoever comes next.
 
-`--compile` compares modules with torch.compile as well (minutes). `--cold` measures what a process pays at first,
-instead of calls: load, plan and first run with an empty cache of compiled code, then in a second process with that
-cache, beside the peer's session and first run; and what a symbolic model pays for widths that it has not met.
+`--made` measures models that are made here instead, in rows that say their kind: quantised (by onnxruntime's own
+quantiser, statically as QDQ, and dynamically) and recurrent (LSTM, GRU). `--compile` compares modules with
+torch.compile as well, each of which may take `--compile-limit` seconds to compile; one that takes longer, or fails, is
+a row that says so. `--cold` measures what a process pays at first, instead of calls: load, plan and first run with an
+empty cache of compiled code, then in a second process with that cache, beside the peer's session and first run; and
+what a symbolic model pays for widths that it has not met.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import itertools
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -100,29 +104,48 @@ def prepared(load: Callable[[], Any], arrays: list[Any], threads: int) -> tuple[
 
 def onnx_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Models from wheels beside onnxruntime."""
-    import onnxruntime
-
     for name, (package, pattern, shape) in ONNX.items():
         spec = find_spec(package)
         if options.only not in name or spec is None or spec.origin is None:
             continue
         path = sorted(Path(spec.origin).parent.rglob(pattern))[-1]
-        for batch in options.batch:
-            for threads in options.threads:
-                settings = onnxruntime.SessionOptions()
-                settings.intra_op_num_threads = threads
-                making, session = seconds(
-                    lambda s=settings, p=path: onnxruntime.InferenceSession(
-                        str(p), s, providers=["CPUExecutionProvider"]
-                    )
-                )
-                key = session.get_inputs()[0]
-                dtype = np.float32 if "float" in key.type else np.int32 if "int32" in key.type else np.int64
-                draw = np.random.default_rng(0).random((batch, *shape)) * (1 if dtype == np.float32 else 255)
-                array = draw.astype(dtype)
-                ours = prepared(lambda p=path, k=key, a=array: tw.load(p, bind={k.name: a.shape}), [array], threads)
-                peer = ({"session": round(making, 3)}, lambda s=session, k=key, a=array: s.run(None, {k.name: a}))
-                yield row(name, batch, threads, options.rounds, ours, peer) | {"peer": "onnxruntime"}
+        yield from file_rows(name, path, lambda batch, shape=shape: (batch, *shape), options)
+
+
+def made_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Quantised and recurrent models beside onnxruntime."""
+    import made_models
+
+    images = {}
+    for name, (package, pattern, shape) in ONNX.items():
+        spec = find_spec(package)
+        if len(shape) == 3 and spec is not None and spec.origin is not None:
+            images[name] = sorted(Path(spec.origin).parent.rglob(pattern))[-1], shape
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, name, path, shape in made_models.made(Path(folder), images):
+            if options.only in name:
+                yield from ({"kind": kind} | made for made in file_rows(name, path, shape, options))
+
+
+def file_rows(name: str, path: Path, shape: Callable[[int], Any], options: argparse.Namespace) -> Iterator[Any]:
+    """A model of one input, of this shape by batch, beside onnxruntime."""
+    import onnxruntime
+
+    for batch in options.batch:
+        for threads in options.threads:
+            settings = onnxruntime.SessionOptions()
+            settings.intra_op_num_threads = threads
+            settings.log_severity_level = 3
+            making, session = seconds(
+                lambda s=settings: onnxruntime.InferenceSession(str(path), s, providers=["CPUExecutionProvider"])
+            )
+            key = session.get_inputs()[0]
+            dtype = np.float32 if "float" in key.type else np.int32 if "int32" in key.type else np.int64
+            draw = np.random.default_rng(0).random(shape(batch)) * (1 if dtype == np.float32 else 255)
+            array = draw.astype(dtype)
+            ours = prepared(lambda k=key, a=array: tw.load(path, bind={k.name: a.shape}), [array], threads)
+            peer = ({"session": round(making, 3)}, lambda s=session, k=key, a=array: s.run(None, {k.name: a}))
+            yield row(name, batch, threads, options.rounds, ours, peer) | {"peer": "onnxruntime"}
 
 
 def torch_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -150,12 +173,31 @@ def torch_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 yield row(name, batch, threads, options.rounds, ours, ({}, call)) | {"peer": peer}
                 if options.compile:
                     fast = torch.compile(made)
+                    said = {"peer": f"{peer}, compiled", "compile_limit_seconds": options.compile_limit}
+                    try:
+                        compiling, _ = seconds(lambda c=call, f=fast: limited(options.compile_limit, lambda: c(f)))
+                    except Exception as error:  # whatever stops the peer is the row's reason
+                        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+                        yield {"model": name, "batch": batch, "threads": threads, "failed": reason} | said
+                        continue
+                    setup = {"compile": round(compiling, 3)}
+                    yield row(name, batch, threads, options.rounds, ours, (setup, lambda c=call, f=fast: c(f))) | said
+                    torch._dynamo.reset()
 
-                    def faster(m: Any = fast, e: Any = example) -> list[Any]:
-                        with torch.no_grad():
-                            return [t.numpy() for t in tensors(m(*e))]
 
-                    yield row(name, batch, threads, options.rounds, ours, ({}, faster)) | {"peer": f"{peer}, compiled"}
+def limited(limit_seconds: int, call: Callable[[], Any]) -> Any:
+    """A call that raises TimeoutError after so many seconds."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise TimeoutError(f"more than {limit_seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(limit_seconds)
+    try:
+        return call()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def cold_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -220,12 +262,15 @@ def main() -> int:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="models whose name holds this")
+    parser.add_argument("--made", action="store_true", help="quantised and recurrent models instead")
     parser.add_argument("--compile", action="store_true", help="torch.compile as well")
+    parser.add_argument("--compile-limit", type=int, default=120, help="seconds that torch.compile may take per module")
     parser.add_argument("--cold", action="store_true", help="what a process pays at first, instead of calls")
     options = parser.parse_args()
     for made in itertools.chain(cold_rows(options), extent_rows(options)) if options.cold else ():
         print(json.dumps(made), flush=True)
-    for rows, needs in ((onnx_rows, "onnxruntime"), (torch_rows, "torch")) if not options.cold else ():
+    wanted = [(made_rows, "onnxruntime")] if options.made else [(onnx_rows, "onnxruntime"), (torch_rows, "torch")]
+    for rows, needs in wanted if not options.cold else ():
         if find_spec(needs) is None:
             print(f"{needs} is not installed: make test-models installs it", file=sys.stderr)
             continue

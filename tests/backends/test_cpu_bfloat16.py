@@ -1,4 +1,4 @@
-"""Contractions of BF16 into FP32: pairs of products at once where the processor can, widened elsewhere."""
+"""Contractions of BF16 into FP32 and of INT16 into INT32: pairs of products at once where the processor can."""
 
 from __future__ import annotations
 
@@ -57,6 +57,19 @@ def test_whole_numbers_are_exact(equation: str, sizes: dict[str, int], target: T
     program = emit_contraction(equation, (dense(a, "BF16"), dense(b, "BF16")), dense(c, "FP32"))
     compile(program, threads=2, target=target, cache=False)(a, b, c)
     assert np.array_equal(c, np.einsum(equation, a.astype(np.float32), b.astype(np.float32)))
+
+
+@pytest.mark.parametrize("features", ["+avx512vnni", "-avx512vnni"])
+@pytest.mark.parametrize(("equation", "sizes"), CASES)
+def test_integers_of_16_bits_are_exact(equation: str, sizes: dict[str, int], features: str) -> None:
+    rng, target = np.random.default_rng(0), replace(host(), features=host().features.replace("+avx512vnni", features))
+    a, b, _ = (np.empty(x.shape, "int16") for x in arrays(equation, sizes))
+    a[...], b[...] = rng.integers(-(2**15), 2**15, a.shape), rng.integers(-(2**15), 2**15, b.shape)
+    wide = np.einsum(equation, a.astype(np.int64), b.astype(np.int64))
+    c = np.full(wide.shape, 77, np.int32)
+    program = emit_contraction(equation, (dense(a, "INT16"), dense(b, "INT16")), dense(c, "INT32"))
+    compile(program, threads=2, target=target, cache=False)(a, b, c)
+    assert np.array_equal(c, wide.astype(np.int32))  # sums wrap
 
 
 @pytest.mark.parametrize("target", TARGETS)

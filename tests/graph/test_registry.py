@@ -131,6 +131,11 @@ TABLE: dict[str, Row] = {
     "sigmoid": Row(lambda: tw.sigmoid(X), lambda: 1 / (1 + np.exp(-X)), lambda: tw.sigmoid([object()])),
     "erf": Row(lambda: tw.erf(X), lambda: np.vectorize(math.erf)(X), lambda: tw.erf("text")),
     "cast": Row(lambda: tw.cast(X, "float32"), lambda: X.astype("float32"), lambda: tw.cast(X, "complex64")),
+    "saturate": Row(
+        lambda: tw.saturate(99 * X, "int8"),
+        lambda: np.clip(np.trunc(99 * X), -128, 127).astype("int8"),
+        lambda: tw.saturate(X, "float32"),
+    ),
     "where": Row(
         lambda: tw.where(X > 0, X, Y), lambda: np.where(X > 0, X, Y), lambda: tw.where(np.ones(5, bool), X, Y)
     ),
@@ -197,7 +202,7 @@ WITHOUT_GRADIENT = {
     **dict.fromkeys(
         ("isnan", "isinf", "isfinite", "signbit", "logical_not", "any", "all", *ON_PAIRS[:3]), "a truth value"
     ),
-    **dict.fromkeys((*ON_BITS, "invert"), "an integer"),
+    **dict.fromkeys((*ON_BITS, "invert", "saturate"), "an integer"),
     **dict.fromkeys(("rows", "conv_chain", "attention"), "made when a graph is planned, behind every gradient"),
     **dict.fromkeys(("arange", "uniform", "normal", "random_integers"), "depends on no tensor"),
 }

@@ -10,6 +10,7 @@ import numpy as np
 from tileweave.graph import Tensor, as_tensor
 from tileweave.graph import evaluate as evaluated
 
+Array = np.ndarray[Any, Any]
 Value = Any
 """A NumPy array where the value is known, a Tensor where it is computed, a list of them for a sequence."""
 FOLDED = 1 << 22
@@ -19,9 +20,13 @@ FOLDED = 1 << 22
 def folded(value: Value, known: bool) -> Value:
     """The value of a small result that depends on nothing unknown, which no run changes either."""
     if known and isinstance(value, Tensor) and prod(value.shape) <= FOLDED:
-        made = np.asarray(evaluated([value])[0])
-        return np.ndarray(made.shape, made.dtype, made.tobytes())  # bytes never change
+        return constant(np.asarray(evaluated([value])[0]))
     return value
+
+
+def constant(array: Array) -> Array:
+    """A copy that nobody can write: its memory is bytes."""
+    return np.ndarray(array.shape, array.dtype, array.tobytes())
 
 
 def tensor(value: Value, where: str) -> Tensor:

@@ -46,7 +46,7 @@ LONGEST_SUM = 1 << 16
 rounding smaller."""
 LONG_CONTRACTION = 1 << 18
 """Contractions that sum more products than this in FP32 do so in pieces, whose sums are added in FP64."""
-TEIR_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int32", "int64")))
+TEIR_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int16", "int32", "int64")))
 _NARROW = frozenset((np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)))
 """Computed in FP32 and rounded at each step, as NumPy does."""
 MOVED = TEIR_DTYPES | _NARROW | {np.dtype(bool)}
@@ -321,9 +321,11 @@ def _emit_attention(operation: Operation, views: Sequence[OperandView], out: Ope
 @lru_cache
 def _step(lowering: str, dtypes: tuple[str, ...]) -> str:
     """The operation of TEIR that a row of the operator table asks for, where it takes these types; else empty."""
+    source, made = dtypes[0], dtypes[-1]
+    if lowering == "Saturate":
+        return "Cast"
     if lowering not in _STEPS:
         return ""
-    source, made = dtypes[0], dtypes[-1]
     if lowering == "Cast":  # NumPy says otherwise what a float is as an integer, and what is true
         return "" if made == _TRUTH != source or (is_float(source) and not is_float(made)) else lowering
     if _TRUTH in dtypes[:-1] and lowering not in _OF_TRUTHS:

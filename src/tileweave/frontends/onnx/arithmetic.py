@@ -13,6 +13,7 @@ from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import is_floating
+from tileweave.graph.nn.quantized import as_numbers
 
 _UNARY = {
     "Abs": "absolute", "Acos": "arccos", "Acosh": "arccosh", "Asin": "arcsin", "Asinh": "arcsinh", "Atan": "arctan",
@@ -173,7 +174,7 @@ def converted(node: OnnxNode, x: Tensor, dtype: np.dtype[Any]) -> Tensor:
     if x.dtype == dtype:
         return x
     if dtype.itemsize > 1 or not is_floating(dtype):
-        return g.cast(x, dtype)
+        return as_numbers(x, dtype) if is_floating(dtype) else g.cast(x, dtype)
     if dtype.name == "float8_e8m0fnu":
         return powers(node, x, dtype)
     return saturated(x, dtype) if node.get("saturate", 1) else g.cast(x, dtype)
@@ -199,7 +200,8 @@ def saturated(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
 
     info = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.finfo(dtype)
     low, high = g.full((), float(info.min), x.dtype), g.full((), float(info.max), x.dtype)
-    return g.cast(g.minimum(g.maximum(x, low), high), dtype)
+    kept = g.minimum(g.maximum(x, low), high)
+    return g.saturate(kept, dtype) if dtype.kind in "iu" else g.cast(kept, dtype)
 
 
 def element_type(node: OnnxNode, number: int) -> np.dtype[Any]:

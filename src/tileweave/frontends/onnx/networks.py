@@ -264,6 +264,10 @@ def dropout(node: OnnxNode) -> Any:
 Activation = Callable[[Tensor], Tensor]
 
 
+_WITH_BETA = "Affine", "HardSigmoid", "ScaledTanh"
+_WITH_ALPHA = *_WITH_BETA, "Elu", "LeakyRelu", "ThresholdedRelu"
+
+
 def _activation(node: OnnxNode, name: str, alpha: float | None, beta: float | None) -> Activation:
     known: dict[str, Activation] = {
         "Relu": g.relu,
@@ -271,9 +275,14 @@ def _activation(node: OnnxNode, name: str, alpha: float | None, beta: float | No
         "Sigmoid": g.sigmoid,
         "Softplus": g.softplus,
         "Softsign": g.softsign,
-        "Affine": lambda x: g.add(g.multiply(x, alpha or 1.0), beta or 0.0),
+        "Affine": lambda x: g.add(g.multiply(x, 1.0 if alpha is None else alpha), 0.0 if beta is None else beta),
         "HardSigmoid": lambda x: g.hard_sigmoid(x, 0.2 if alpha is None else alpha, 0.5 if beta is None else beta),
         "LeakyRelu": lambda x: g.leaky_relu(x, 0.01 if alpha is None else alpha),
+        "Elu": lambda x: g.elu(x, 1.0 if alpha is None else alpha),
+        "ScaledTanh": lambda x: g.multiply(
+            1.0 if alpha is None else alpha, g.tanh(g.multiply(x, 1.0 if beta is None else beta))
+        ),
+        "ThresholdedRelu": lambda x: g.where(g.greater(x, 1.0 if alpha is None else alpha), x, 0.0),
     }
     if name not in known:
         raise node.refuse(f"activation {name!r}", legal=", ".join(known))
@@ -297,9 +306,14 @@ def recurrent(node: OnnxNode) -> Any:
     per = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}[node.kind]
     names = names or per * directions
     alphas, betas = list(node.get("activation_alpha", [])), list(node.get("activation_beta", []))
-    made = [
-        _activation(node, name, alphas[k] if k < len(alphas) else None, betas[k] if k < len(betas) else None)
-        for k, name in enumerate(names)
+    made = [  # each takes the next numbers that it has use for
+        _activation(
+            node,
+            name,
+            alphas.pop(0) if alphas and name in _WITH_ALPHA else None,
+            betas.pop(0) if betas and name in _WITH_BETA else None,
+        )
+        for name in names
     ]
     outputs, last_h, last_c = [], [], []
     for d in range(directions):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ from tileweave import graph as g
 from tileweave.frontends.onnx.arithmetic import element_type, saturated
 from tileweave.frontends.onnx.networks import window_of
 from tileweave.frontends.onnx.node import OnnxNode, operator
+from tileweave.frontends.values import constant
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import is_narrow
+from tileweave.graph.nn.quantized import as_numbers, less_zero
 
 
 def _spread(node: OnnxNode, value: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
@@ -60,11 +63,16 @@ def dequantize(node: OnnxNode) -> Tensor:
     axis = axis % len(x.shape) if x.shape else 0
     block = node.get("block_size", 0)
     out = element_type(node, node.get("output_dtype")) if node.get("output_dtype") else scale.dtype
-    held = np.float32 if is_narrow(x.dtype) else np.int32
-    value = g.cast(x, held)
+    wide = np.dtype(np.float32) if scale.dtype.itemsize <= 4 else scale.dtype
+    near = is_narrow(x.dtype) or x.dtype.itemsize < 4  # whose differences a float holds
+    held = wide if near else np.dtype(np.int32)
+
+    def numbers(value: Tensor) -> Tensor:
+        return as_numbers(value, held) if near else g.cast(value, held)
+
+    value = numbers(x)
     if node.has(2):
-        value = g.subtract(value, g.cast(_spread(node, node.tensor(2), x, axis, block), held))
-    wide = np.float32 if scale.dtype.itemsize <= 4 else scale.dtype
+        value = g.subtract(value, numbers(_spread(node, node.tensor(2), x, axis, block)))
     return g.cast(g.multiply(g.cast(value, wide), g.cast(_spread(node, scale, x, axis, block), wide)), out)
 
 
@@ -95,17 +103,55 @@ def matmul_integer(node: OnnxNode) -> Tensor:
 @operator("ConvInteger")
 def conv_integer(node: OnnxNode) -> Tensor:
     """A convolution in int32 of integers less their zero points."""
-    return _conv(node, node.tensor(0), node.tensor(1), _zero(node, 2), _zero(node, 3))
+    return _conv(node, (0, 1, 2, 3))
 
 
-def _conv(node: OnnxNode, x: Tensor, w: Tensor, x_zero: Any, w_zero: Any) -> Tensor:
+_EXACT = 1 << 24
+"""Integers up to here, and sums whose parts all stay within, are exact in float32."""
+_LARGEST = 255
+"""Of an 8-bit integer less one of its type."""
+
+
+def _conv(node: OnnxNode, places: tuple[int, int, int, int]) -> Tensor:
+    """A convolution in int32; places of x, the filters, and what stands for zero in each among the inputs.
+
+    With filters that are known it is formed in float32: of as many channels at a time as keep every sum exact.
+    """
+    x, w, x_zero, w_zero = node.tensor(places[0]), node.tensor(places[1]), *(_zero(node, k) for k in places[2:])
     strides, dilations, pads = window_of(node, x, node.get("kernel_shape", w.shape[2:]))
     options: dict[str, Any] = {"stride": strides, "padding": pads, "dilation": dilations}
-    return g.conv_integer(x, w, x_zero, w_zero, groups=node.get("group", 1), **options)
+    options["groups"] = node.get("group", 1)
+    known = [isinstance(node.inputs[k], np.ndarray) for k in (places[1], places[3]) if node.has(k)]
+    if not all(known) or x.dtype.itemsize > 1 or not w.type.box.size:
+        return g.conv_integer(x, w, x_zero, w_zero, **options)
+    filters = node.known(places[1]).astype(np.float32)
+    if node.has(places[3]):
+        filters -= node.known(places[3]).astype(np.float32).reshape(-1, *(1,) * (filters.ndim - 1))
+    parts = _exact_parts(np.abs(filters).reshape(*filters.shape[:2], -1).sum(-1))
+    if len(parts) > 1 and options["groups"] > 1:
+        return g.conv_integer(x, w, x_zero, w_zero, **options)
+    value, channels = less_zero(x, x_zero), x.shape[1] // filters.shape[1]
+    made = [
+        g.saturate(g.conv(value[:, a * channels : b * channels], constant(filters[:, a:b]), **options), np.int32)
+        for a, b in parts
+    ]
+    return reduce(g.add, made)
+
+
+def _exact_parts(sizes: Any) -> list[tuple[int, int]]:
+    """Channels in runs, each with sums that float32 holds; sizes of [filter, channel]."""
+    parts, first, total = list[tuple[int, int]](), 0, np.zeros(len(sizes))
+    for channel in range(sizes.shape[1]):
+        more = total + sizes[:, channel]
+        if channel > first and _LARGEST * more.max() > _EXACT:
+            parts.append((first, channel))
+            first, more = channel, sizes[:, channel]
+        total = more
+    return [*parts, (first, sizes.shape[1])]
 
 
 def _requantized(node: OnnxNode, total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
-    scaled = g.round(g.multiply(g.cast(total, np.float32), factor))
+    scaled = g.round(g.multiply(as_numbers(total, np.float32), factor))
     return saturated(g.add(scaled, g.cast(zero, np.float32)), zero.dtype)
 
 
@@ -122,8 +168,8 @@ def quantized_matmul(node: OnnxNode) -> Tensor:
 @operator("QLinearConv")
 def quantized_conv(node: OnnxNode) -> Tensor:
     """A convolution of quantised tensors, quantised again."""
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.tensor(k) for k in range(8))
-    total = _conv(node, x, w, x_zero, w_zero)
+    x_scale, w_scale, y_scale, y_zero = (node.tensor(k) for k in (1, 4, 6, 7))
+    total = _conv(node, (0, 3, 2, 5))
     rank = len(total.shape)
     if node.has(8):
         total = g.add(total, g.unsqueeze(node.tensor(8), tuple(range(1, rank - 1))))

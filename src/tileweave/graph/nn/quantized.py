@@ -8,13 +8,13 @@ import numpy as np
 
 from tileweave.errors import DtypeError
 from tileweave.graph.ir.dtypes import element_type
-from tileweave.graph.ir.nodes import Tensor
+from tileweave.graph.ir.nodes import Operation, Tensor
 from tileweave.graph.ir.select import unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.contract import matmul
-from tileweave.graph.ops.elementwise import add, cast, divide, multiply, subtract
-from tileweave.graph.ops.functions import clip, rint
+from tileweave.graph.ops.elementwise import add, cast, divide, multiply, saturate, subtract
+from tileweave.graph.ops.functions import clip, rint, trunc
 from tileweave.graph.ops.reductions import floating
 from tileweave.graph.ops.windows import Padding, Sizes, conv
 
@@ -42,9 +42,27 @@ def quantize(x: Any, scale: Any, zero: Any = 0, dtype: Any = np.uint8, axis: int
     x, kind = floating(where, x), element_type(where, dtype)
     if kind.kind not in "iu":
         raise DtypeError(where, f"element type {kind.name}", inputs={"x": x.type}, legal="int8, uint8, ..")
-    limits = np.iinfo(kind)
     steps = rint(divide(x, cast(_along(scale, x, axis), x.dtype)))
-    return cast(clip(add(steps, cast(_along(zero, x, axis), x.dtype)), float(limits.min), float(limits.max)), kind)
+    out: Tensor = saturate(add(steps, cast(_along(zero, x, axis), x.dtype)), kind)
+    return out
+
+
+def as_numbers(x: Tensor, dtype: Any) -> Tensor:
+    """Integers in a floating type, as a cast makes them.
+
+    Those that `saturate` made of such floats come from the floats, so that both are one chain; there NaN stays NaN.
+    """
+    made, dtype = x.producer, np.dtype(dtype)
+    if not isinstance(made, Operation) or made.operator != "saturate" or made.input("x").dtype != dtype:
+        return cast(x, dtype)
+    limits = np.iinfo(x.dtype)
+    return clip(trunc(made.input("x")), float(limits.min), float(limits.max))
+
+
+def less_zero(x: Any, zero: Any, axis: int | None = None) -> Tensor:
+    """Integers of 8 bits less what stands for zero, as numbers of float32."""
+    x = as_tensor(x)
+    return subtract(as_numbers(x, np.float32), as_numbers(_along(zero, x, axis), np.float32))
 
 
 @public()
@@ -52,23 +70,30 @@ def dequantize(x: Any, scale: Any, zero: Any = 0, axis: int | None = None) -> Te
     """``(x - zero) * scale`` in the type of the scale; else as `quantize`."""
     x = as_tensor(x, "dequantize(x, scale, zero)")
     scale = _along(scale, x, axis)
-    wide = subtract(cast(x, np.int32), cast(_along(zero, x, axis), np.int32))
-    return multiply(cast(wide, scale.dtype), scale)
+    point = _along(zero, x, axis)
+    if x.dtype.itemsize <= 2 and scale.dtype == np.float32:  # whose differences float32 holds
+        return multiply(subtract(as_numbers(x, scale.dtype), as_numbers(point, scale.dtype)), scale)
+    return multiply(cast(subtract(cast(x, np.int32), cast(point, np.int32)), scale.dtype), scale)
 
 
-def _signed(x: Any, zero: Any, axis: int | None = None) -> Tensor:
+def _signed(x: Any, zero: Any, dtype: Any, axis: int | None = None) -> Tensor:
+    """Integers less what stands for zero, in a type that holds the differences."""
     x = as_tensor(x)
     if x.dtype.kind not in "iu":
         raise DtypeError("matmul_integer(x, y)", f"element type {x.dtype.name}", legal="int8, uint8, ..")
-    wide = cast(x, np.int32)
+    if isinstance(x.producer, Operation) and x.producer.operator == "saturate" and x.dtype.itemsize == 1:
+        return saturate(less_zero(x, zero, axis), dtype)
+    wide = cast(x, dtype)
     given = None if zero is None or (isinstance(zero, int) and zero == 0) else _along(zero, x, axis)
-    return wide if given is None else subtract(wide, cast(given, np.int32))
+    return wide if given is None else subtract(wide, cast(given, dtype))
 
 
 @public()
 def matmul_integer(x: Any, y: Any, x_zero: Any = 0, y_zero: Any = 0) -> Tensor:
     """``(x - x_zero) @ (y - y_zero)`` of small integers, exact in int32; zeros per row of x, or per column of y."""
-    return matmul(_signed(x, x_zero, -2), _signed(y, y_zero, -1))
+    x, y = as_tensor(x), as_tensor(y)
+    kind = np.int16 if x.dtype.itemsize == y.dtype.itemsize == 1 else np.int32
+    return matmul(_signed(x, x_zero, kind, -2), _signed(y, y_zero, kind, -1), dtype=np.int32)
 
 
 @public()
@@ -85,4 +110,4 @@ def conv_integer(
 ) -> Tensor:
     """`conv` of small integers less their zeros, exact in int32; padding stands for zero; zeros of w per filter."""
     options: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return conv(_signed(x, x_zero), _signed(w, w_zero, 0), **options)
+    return conv(_signed(x, x_zero, np.int32), _signed(w, w_zero, np.int32, 0), **options)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import DtypeError, GraphError
-from tileweave.graph.ir.dtypes import wide_type
+from tileweave.graph.ir.dtypes import element_type, wide_type
 from tileweave.graph.ir.forms import Form
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
 from tileweave.graph.ir.select import broadcast_to, squeeze, unsqueeze
@@ -25,10 +25,19 @@ from tileweave.graph.ops.reductions import sum
 from tileweave.space import Projection
 
 
-def _contract(name: str, inputs: Sequence[Tensor], labels: Sequence[Sequence[int]], out: Sequence[int]) -> Tensor:
-    """``out[out labels] = sum over the other labels of the product of the inputs``; labels index the work."""
-    dtype = common_type(*inputs)
-    inputs = [cast(x, dtype) for x in inputs]
+def _contract(
+    name: str,
+    inputs: Sequence[Tensor],
+    labels: Sequence[Sequence[int]],
+    out: Sequence[int],
+    dtype: np.dtype[Any] | None = None,
+) -> Tensor:
+    """``out[out labels] = sum over the other labels of the product of the inputs``; labels index the work.
+
+    Sums are in the type asked for, which holds all factors; by default in the one that the factors promote to.
+    """
+    inputs = [cast(x, common_type(*inputs)) for x in inputs]
+    dtype = dtype or inputs[0].dtype
     extents: dict[int, int] = {}
     for x, own in zip(inputs, labels, strict=True):
         extents.update(zip(own, x.shape, strict=True))
@@ -342,10 +351,20 @@ def _check_einsum(
 
 
 @public(np.matmul)
-def matmul(x: Any, y: Any) -> Tensor:
-    """Matrix product with NumPy's rules for vectors and for broadcast batch dimensions."""
+def matmul(x: Any, y: Any, *, dtype: Any = None) -> Tensor:
+    """Matrix product with NumPy's rules for vectors and for broadcast batch dimensions.
+
+    Args:
+        x: [.., m, k] or [k].
+        y: [.., k, n] or [k].
+        dtype: of sums and result, as in NumPy; by default the type that both promote to. Factors of 16-bit integers
+            are multiplied as they are where sums are of 32 bits.
+    """
     where = "matmul(x, y)"
     x, y = as_tensor(x, where), as_tensor(y, where)
+    kind = None if dtype is None else element_type(where, dtype)
+    if kind is not None and not (x.dtype == y.dtype == np.int16 and kind == np.int32):
+        x, y = cast(x, kind), cast(y, kind)
     types = {"x": x.type, "y": y.type}
     if not x.shape or not y.shape:
         raise GraphError(where, "a scalar has no matrix product", inputs=types, legal="rank 1 or more")
@@ -374,7 +393,7 @@ def matmul(x: Any, y: Any) -> Tensor:
     labels_x += [m, k] if len(x.shape) > len(labels_x) + 1 else [k]
     labels_y += [k, n] if len(y.shape) > len(labels_y) + 1 else [k]
     out = [*range(rank), *([m] if m in labels_x else []), *([n] if n in labels_y else [])]
-    return _contract("matmul", [x, y], [labels_x, labels_y], out)
+    return _contract("matmul", [x, y], [labels_x, labels_y], out, kind)
 
 
 @public()

@@ -409,6 +409,34 @@ elementwise_row(
 )
 
 
+@public()
+def saturate(x: Any, dtype: Any) -> Tensor:
+    """Floats in an integer type: cut towards zero, those outside its range as its nearest end; NaN is 0.
+
+    Example:
+        >>> np.asarray(saturate(np.array([-3.7, 300.0, np.nan]), "uint8")).tolist()
+        [0, 255, 0]
+    """
+    x = as_tensor(x, "saturate(x, dtype)")
+    kind = element_type("saturate(x, dtype)", dtype)
+    if not is_floating(x.dtype) or kind.kind not in "iu":
+        problem = f"element type {x.dtype.name} as {kind.name}"
+        raise DtypeError("saturate(x, dtype)", problem, inputs={"x": x.type}, legal="floats as integers")
+    return elementwise("saturate", [x], kind, ("dtype", kind.name))
+
+
+def _saturate_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    x, kind = inputs["x"], operation.output_types["out"].dtype
+    limits = np.iinfo(kind)
+    wide = x.astype(np.float64 if kind.itemsize < 8 or x.dtype.itemsize < 8 else x.dtype)
+    low, high = wide <= limits.min, wide >= limits.max
+    inside = np.where(low | high | np.isnan(wide), 0, wide).astype(kind)
+    return {"out": np.where(low, limits.min, np.where(high, limits.max, inside)).astype(kind)}
+
+
+elementwise_row("saturate", _saturate_block, 1, lowering="Saturate", dtype=dtype_form)
+
+
 @public(np.where)
 def where(condition: Any, x: Any, y: Any) -> Tensor:
     """Elementwise ``x if condition else y`` with broadcasting.

@@ -15,6 +15,7 @@ DTYPES: dict[str, tuple[int, str]] = {
     "FP16": (2, "float16"),
     "INT64": (8, "int64"),
     "INT32": (4, "int32"),
+    "INT16": (2, "int16"),
     "INT8": (1, "int8"),
 }
 """Name -> (width in bytes, the name of NumPy's type, or of ml_dtypes' for BF16)."""

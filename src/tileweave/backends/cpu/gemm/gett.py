@@ -177,6 +177,13 @@ def _contracted_dims(dims: list[Mode], widths: tuple[int, int], few_rows: bool) 
     return tuple(reversed(fuse(ordered)))
 
 
+_PAIRED: dict[tuple[str, ...], str] = {
+    ("BF16", "BF16", "FP32"): "avx512bf16",
+    ("INT16", "INT16", "INT32"): "avx512vnni",
+}
+"""Operands and sums -> the processor's feature that multiplies and adds them in pairs."""
+
+
 def _paired(
     contracted: Contracted,
     free_dims: tuple[tuple[Mode, ...], tuple[Mode, ...]],
@@ -184,11 +191,9 @@ def _paired(
     target: Target,
     lanes: int,
 ) -> Contracted:
-    """Products of BF16 two at a time, where the processor has an instruction for that and both operands pack well."""
-    if elements[0].name != "BF16" or lanes != 16:
-        return contracted
-    kinds = tuple(element.name for element in elements)
-    if kinds != ("BF16", "BF16", "FP32") or not target.has("avx512bf16"):
+    """Products of 16 bits two at a time, where the processor has an instruction for it and both operands pack well."""
+    feature = _PAIRED.get(tuple(element.name for element in elements))
+    if feature is None or lanes != 16 or not target.has(feature):
         return contracted
     if not contracted.dims or (contracted.tabled and contracted.dims[0].extent % 2):
         return contracted

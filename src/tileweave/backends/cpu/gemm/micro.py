@@ -104,16 +104,17 @@ def multiply_add(f: Function, element: Element, lanes: int, a: str, b: str, c: s
     return f.value(f"call {full} @{name}({full} {a}, {full} {b}, {full} {c})")
 
 
-def pair_product(f: Function, a: str, b: str, c: str) -> str:
-    """``c + a0 * b0 + a1 * b1`` in 16 lanes of FP32, ``a`` and ``b`` being pairs of BF16 in the bits of floats.
+def pair_product(f: Function, sums: Element, a: str, b: str, c: str) -> str:
+    """``c + a0 * b0 + a1 * b1`` in 16 lanes of 32 bits, ``a`` and ``b`` being pairs of 16 bits in the bits of sums.
 
-    The processor's instruction: products are exact, each sum is rounded to nearest even, and subnormal factors and
-    sums count as zero.
+    The processor's instruction. Of BF16, products are exact, each sum is rounded to nearest even, and subnormal factors
+    and sums count as zero; of INT16, sums wrap in INT32.
     """
-    name = "llvm.x86.avx512bf16.dpbf16ps.512"
-    f.module.declare(name, "<16 x float> {}(<16 x float>, <32 x bfloat>, <32 x bfloat>)")
-    pairs = (f.value(f"bitcast <16 x float> {value} to <32 x bfloat>") for value in (a, b))
-    return f.value(f"call <16 x float> @{name}(<16 x float> {c}, {', '.join(f'<32 x bfloat> {p}' for p in pairs)})")
+    name, kind = ("avx512bf16.dpbf16ps.512", "bfloat") if sums.floating else ("avx512.vpdpwssd.512", "i16")
+    name, full, halves = f"llvm.x86.{name}", vector(sums.memory, 16), vector(kind, 32)
+    f.module.declare(name, f"{full} {{}}({full}, {halves}, {halves})")
+    pairs = (f.value(f"bitcast {full} {value} to {halves}") for value in (a, b))
+    return f.value(f"call {full} @{name}({full} {c}, {', '.join(f'{halves} {p}' for p in pairs)})")
 
 
 PARAMETERS = [
@@ -275,7 +276,7 @@ class _Tile:
 
     def product(self, a: str, b: str, old: str) -> str:
         if self.contracted.paired:
-            return pair_product(self.f, a, b, old)
+            return pair_product(self.f, self.element, a, b, old)
         return multiply_add(self.f, self.element, self.lanes, a, b, old)
 
     def prefetch(self) -> None:

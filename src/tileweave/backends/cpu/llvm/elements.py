@@ -43,6 +43,7 @@ _ELEMENTS = {
     "FP16": Element("FP16", "i16", 2, True),
     "INT64": Element("INT64", "i64", 8, False),
     "INT32": Element("INT32", "i32", 4, False),
+    "INT16": Element("INT16", "i16", 2, False),
     "INT8": Element("INT8", "i8", 1, False),
 }
 

@@ -1,0 +1,80 @@
+"""Quantised operators of ONNX on random numbers: exact against int64, however many channels a sum has."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tileweave as tw
+
+KINDS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "float32": TensorProto.FLOAT, "int32": TensorProto.INT32}
+
+
+def loaded(node: onnx.NodeProto | list[onnx.NodeProto], inputs: dict, constants: dict, outputs: dict[str, str]):
+    """What nodes make of arrays: the outputs of a run, and of a run cut over three machines."""
+    info = [helper.make_tensor_value_info(n, KINDS[x.dtype.name], x.shape) for n, x in inputs.items()]
+    made = [helper.make_tensor_value_info(n, KINDS[kind], None) for n, kind in outputs.items()]
+    held = [numpy_helper.from_array(np.asarray(x), n) for n, x in constants.items()]
+    graph = helper.make_graph(node if isinstance(node, list) else [node], "g", info, made, held)
+    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = tw.load(file.SerializeToString())
+    whole = list(model(**inputs).values())
+    cut = tw.run(model.plan(machines=tw.machines(3)), bind=model.bind(**inputs))
+    for a, b in zip(whole, cut if isinstance(cut, list) else [cut], strict=True):
+        np.testing.assert_array_equal(a, b)
+    return whole
+
+
+def small(rng: np.random.Generator, kind: str, *shape: int) -> np.ndarray:
+    """Integers of the whole range of a type."""
+    limits = np.iinfo(kind)
+    return rng.integers(limits.min, limits.max + 1, shape).astype(kind)
+
+
+@pytest.mark.parametrize("kinds", [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")])
+@pytest.mark.parametrize("shape", [(5, 7, 4), (33, 514, 40), (128, 768, 96)])
+def test_products_are_exact(shape: tuple[int, int, int], kinds: tuple[str, str]) -> None:
+    rng, (m, k, n) = np.random.default_rng(shape[0]), shape
+    a, b, za, zb = small(rng, kinds[0], m, k), small(rng, kinds[1], k, n), small(rng, kinds[0]), small(rng, kinds[1], n)
+    node = helper.make_node("MatMulInteger", ["a", "b", "za", "zb"], ["y"])
+    (y,) = loaded(node, {"a": a}, {"b": b, "za": za, "zb": zb}, {"y": "int32"})
+    np.testing.assert_array_equal(y, (a.astype(np.int64) - za) @ (b.astype(np.int64) - zb))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("channels", [2, 64, 300])
+def test_convolutions_are_exact(channels: int, groups: int) -> None:
+    """Filters at the ends of the range, whose sums over 300 channels are beyond what float32 holds."""
+    rng = np.random.default_rng(channels)
+    x, zx, zw = small(rng, "uint8", 1, channels, 6, 7), np.uint8(3), np.int8(-128)
+    w = np.where(rng.random((4, channels // groups, 3, 3)) < 0.9, 127, small(rng, "int8")).astype("int8")
+    node = helper.make_node("ConvInteger", ["x", "w", "zx", "zw"], ["y"], group=groups, pads=[1, 1, 1, 1])
+    (y,) = loaded(node, {"x": x}, {"w": w, "zx": zx, "zw": zw}, {"y": "int32"})
+    wide = np.pad(x.astype(np.int64) - 3, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    parts = zip(np.split(wide, groups, 1), np.split(w.astype(np.int64) + 128, groups, 0), strict=True)
+    windows = [
+        np.einsum("nchwij,fcij->nfhw", np.lib.stride_tricks.sliding_window_view(p, (3, 3), (2, 3)), f) for p, f in parts
+    ]
+    np.testing.assert_array_equal(y, np.concatenate(windows, 1))
+
+
+def test_what_is_quantised_and_used_at_once_is_what_its_integers_say() -> None:
+    """x -> uint8 -> float32, and a product of numbers quantised by their own range."""
+    rng = np.random.default_rng(4)
+    x, w = rng.normal(size=(40, 64)).astype(np.float32) * 9, small(rng, "int8", 64, 24)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["back"]),
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["dq", "ds", "dz"]),
+        helper.make_node("MatMulInteger", ["dq", "w", "dz"], ["sums"]),
+        helper.make_node("Cast", ["sums"], ["y"], to=TensorProto.FLOAT),
+    ]
+    wanted = {"q": "uint8", "back": "float32", "dq": "uint8", "dz": "uint8", "y": "float32"}
+    held = {"s": np.float32(0.1), "z": np.uint8(77), "w": w}
+    q, back, dq, dz, y = loaded(nodes, {"x": x}, held, wanted)
+    np.testing.assert_array_equal(q, np.clip(np.rint(x / np.float32(0.1)) + 77, 0, 255))
+    np.testing.assert_array_equal(back, (q.astype(np.float32) - 77) * np.float32(0.1))
+    np.testing.assert_array_equal(y, (dq.astype(np.int64) - dz) @ w.astype(np.int64))
+    assert np.abs((dq.astype(np.float64) - dz) * (x.max() - x.min()) / 255 - x).max() <= (x.max() - x.min()) / 255
