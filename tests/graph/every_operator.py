@@ -271,8 +271,8 @@ def logical(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | Non
         lambda: tw.logical_and(x, w), lambda: tw.logical_or(x, w), lambda: tw.logical_xor(x, w),
         lambda: tw.logical_not(x), lambda: tw.isnan(odd), lambda: tw.isinf(odd), lambda: tw.isfinite(odd),
         lambda: tw.signbit(tw.subtract(small, 5.0)), lambda: tw.floor(small / 3.0), lambda: tw.ceil(small / 3.0),
-        lambda: tw.trunc(small / 3.0), lambda: tw.rint(small / 3.0),
-        lambda: tw.saturate(small - 5.0, "uint8"), lambda: tw.any(x, some_axes(rng, x)),
+        lambda: tw.saturate(tw.trunc(small / 3.0), "int8"), lambda: tw.rint(small / 3.0),
+        lambda: tw.any(x, some_axes(rng, x)),
         lambda: tw.all(x, some_axes(rng, x)), lambda: tw.cumprod(x, -1) if x.ndim else x,
     ]  # fmt: skip
     return v.through(tw.cast(made[rng.integers(len(made))](), dtype))

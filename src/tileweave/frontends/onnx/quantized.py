@@ -11,10 +11,10 @@ from tileweave import graph as g
 from tileweave.frontends.onnx.arithmetic import element_type, saturated
 from tileweave.frontends.onnx.networks import window_of
 from tileweave.frontends.onnx.node import OnnxNode, operator
-from tileweave.frontends.values import constant
+from tileweave.frontends.values import constant, tensor
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import is_narrow
-from tileweave.graph.nn.quantized import as_numbers, less_zero
+from tileweave.graph.nn.quantized import as_numbers
 
 
 def _spread(node: OnnxNode, value: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
@@ -42,13 +42,13 @@ def quantize(node: OnnxNode) -> Tensor:
         dtype = element_type(node, node.get("output_dtype")) if node.get("output_dtype") else np.dtype(np.uint8)
     if dtype.kind not in "iu" and not is_narrow(dtype):
         raise node.refuse(f"quantisation to {dtype.name}", legal="int8, uint8, int16, uint16, floats of 8 bits")
-    wide = np.float32 if x.dtype.itemsize <= 4 else np.float64
+    wide = np.dtype(np.float32 if x.dtype.itemsize <= 4 else np.float64)
     value = g.divide(g.cast(x, wide), g.cast(_spread(node, scale, x, axis, block), wide))
     if is_narrow(dtype):
         return saturated(value, dtype) if node.get("saturate", 1) else g.cast(value, dtype)
     rounded = g.round(value)
     if node.has(2):
-        rounded = g.add(rounded, g.cast(_spread(node, node.tensor(2), x, axis, block), wide))
+        rounded = g.add(rounded, _spread(node, _held(node, 2, wide), x, axis, block))
     return saturated(rounded, dtype)
 
 
@@ -67,13 +67,19 @@ def dequantize(node: OnnxNode) -> Tensor:
     near = is_narrow(x.dtype) or x.dtype.itemsize < 4  # whose differences a float holds
     held = wide if near else np.dtype(np.int32)
 
-    def numbers(value: Tensor) -> Tensor:
-        return as_numbers(value, held) if near else g.cast(value, held)
-
-    value = numbers(x)
+    value = as_numbers(x, held) if near else g.cast(x, held)
     if node.has(2):
-        value = g.subtract(value, numbers(_spread(node, node.tensor(2), x, axis, block)))
+        value = g.subtract(value, _spread(node, _held(node, 2, held), x, axis, block))
     return g.cast(g.multiply(g.cast(value, wide), g.cast(_spread(node, scale, x, axis, block), wide)), out)
+
+
+def _held(node: OnnxNode, index: int, dtype: np.dtype[Any]) -> Tensor:
+    """An input in another type; one that is known is converted now."""
+    value = node.inputs[index]
+    if isinstance(value, np.ndarray):
+        return tensor(constant(value.astype(dtype)), node.where)
+    found = node.tensor(index)
+    return as_numbers(found, dtype) if dtype.kind == "f" else g.cast(found, dtype)
 
 
 @operator("DynamicQuantizeLinear")
@@ -130,7 +136,9 @@ def _conv(node: OnnxNode, places: tuple[int, int, int, int]) -> Tensor:
     parts = _exact_parts(np.abs(filters).reshape(*filters.shape[:2], -1).sum(-1))
     if len(parts) > 1 and options["groups"] > 1:
         return g.conv_integer(x, w, x_zero, w_zero, **options)
-    value, channels = less_zero(x, x_zero), x.shape[1] // filters.shape[1]
+    value, channels = as_numbers(x, np.float32), x.shape[1] // filters.shape[1]
+    if node.has(places[2]):
+        value = g.subtract(value, _held(node, places[2], np.dtype(np.float32)))
     made = [
         g.saturate(g.conv(value[:, a * channels : b * channels], constant(filters[:, a:b]), **options), np.int32)
         for a, b in parts
@@ -150,25 +158,25 @@ def _exact_parts(sizes: Any) -> list[tuple[int, int]]:
     return [*parts, (first, sizes.shape[1])]
 
 
-def _requantized(node: OnnxNode, total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
+def _requantized(node: OnnxNode, total: Tensor, factor: Tensor, zero: int) -> Tensor:
     scaled = g.round(g.multiply(as_numbers(total, np.float32), factor))
-    return saturated(g.add(scaled, g.cast(zero, np.float32)), zero.dtype)
+    return saturated(g.add(scaled, _held(node, zero, np.dtype(np.float32))), node.tensor(zero).dtype)
 
 
 @operator("QLinearMatMul")
 def quantized_matmul(node: OnnxNode) -> Tensor:
     """A product of quantised tensors, quantised again."""
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.tensor(k) for k in range(8))
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale = (node.tensor(k) for k in range(7))
     total = g.matmul_integer(a, b, a_zero, b_zero)
     scales = [g.cast(scale, np.float32) for scale in (a_scale, b_scale, y_scale)]
     factor = g.divide(g.multiply(scales[0], scales[1]), scales[2])
-    return _requantized(node, total, factor, y_zero)
+    return _requantized(node, total, factor, 7)
 
 
 @operator("QLinearConv")
 def quantized_conv(node: OnnxNode) -> Tensor:
     """A convolution of quantised tensors, quantised again."""
-    x_scale, w_scale, y_scale, y_zero = (node.tensor(k) for k in (1, 4, 6, 7))
+    x_scale, w_scale, y_scale = (node.tensor(k) for k in (1, 4, 6))
     total = _conv(node, (0, 3, 2, 5))
     rank = len(total.shape)
     if node.has(8):
@@ -178,4 +186,4 @@ def quantized_conv(node: OnnxNode) -> Tensor:
         factor = g.unsqueeze(factor, tuple(range(1, rank - 1)))
     elif len(factor.shape) == 1:
         factor = g.reshape(factor, ())
-    return _requantized(node, total, factor, y_zero)
+    return _requantized(node, total, factor, 7)

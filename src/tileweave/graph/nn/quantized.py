@@ -59,12 +59,6 @@ def as_numbers(x: Tensor, dtype: Any) -> Tensor:
     return clip(trunc(made.input("x")), float(limits.min), float(limits.max))
 
 
-def less_zero(x: Any, zero: Any, axis: int | None = None) -> Tensor:
-    """Integers of 8 bits less what stands for zero, as numbers of float32."""
-    x = as_tensor(x)
-    return subtract(as_numbers(x, np.float32), as_numbers(_along(zero, x, axis), np.float32))
-
-
 @public()
 def dequantize(x: Any, scale: Any, zero: Any = 0, axis: int | None = None) -> Tensor:
     """``(x - zero) * scale`` in the type of the scale; else as `quantize`."""
@@ -82,7 +76,7 @@ def _signed(x: Any, zero: Any, dtype: Any, axis: int | None = None) -> Tensor:
     if x.dtype.kind not in "iu":
         raise DtypeError("matmul_integer(x, y)", f"element type {x.dtype.name}", legal="int8, uint8, ..")
     if isinstance(x.producer, Operation) and x.producer.operator == "saturate" and x.dtype.itemsize == 1:
-        return saturate(less_zero(x, zero, axis), dtype)
+        return saturate(subtract(as_numbers(x, np.float32), as_numbers(_along(zero, x, axis), np.float32)), dtype)
     wide = cast(x, dtype)
     given = None if zero is None or (isinstance(zero, int) and zero == 0) else _along(zero, x, axis)
     return wide if given is None else subtract(wide, cast(given, dtype))
