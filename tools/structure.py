@@ -128,7 +128,7 @@ def census() -> str:
 
 
 def crowded() -> list[str]:
-    """Folders with too many modules."""
+    """Folders with too many modules, and those that are no packages, which the linter of imports passes over."""
     count: dict[Path, int] = defaultdict(int)
     for path in modules().values():
         count[path.parent] += path.name != "__init__.py"
@@ -136,6 +136,10 @@ def crowded() -> list[str]:
         f"{folder.relative_to(SOURCE.parent)}: {number} modules, at most {MOST_MODULES}"
         for folder, number in count.items()
         if number > MOST_MODULES
+    ] + [
+        f"{folder.relative_to(SOURCE.parent)} has no __init__.py"
+        for folder in count
+        if not (folder / "__init__.py").exists()
     ]
 
 

@@ -212,7 +212,7 @@ def test_other_programs_of_the_same_value_take_part():
 
 
 def test_a_further_program_that_has_no_code_is_left_out(monkeypatch):
-    from tileweave.backends.cpu.target import tuning
+    from tileweave.backends.cpu import tuning
 
     program, compile = product(), tuning.compile
 

@@ -4,7 +4,7 @@ from tileweave.backends.cpu.gemm.export import blocked
 from tileweave.backends.cpu.kernel import CpuKernel, compile, forget, tune_by
 from tileweave.backends.cpu.target.settings import Settings
 from tileweave.backends.cpu.target.target import Target, host
-from tileweave.backends.cpu.target.tuning import Tuned, forget_tuned, tune
+from tileweave.backends.cpu.tuning import Tuned, forget_tuned, tune
 from tileweave.backends.host import empty
 
 __all__ = [

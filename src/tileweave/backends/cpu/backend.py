@@ -14,7 +14,7 @@ from tileweave.backends.base import ELEMENTS, Decision, primitives_text
 from tileweave.backends.cpu.kernel import CpuKernel, compile
 from tileweave.backends.cpu.moves import Move, movable
 from tileweave.backends.cpu.target.calls import NativeCalls
-from tileweave.backends.cpu.target.tuning import Tuned, tune
+from tileweave.backends.cpu.tuning import Tuned, tune
 from tileweave.teir.ir.program import Program
 
 _ALWAYS = frozenset(("Contraction", "Copy"))

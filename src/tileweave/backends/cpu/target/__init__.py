@@ -1,1 +1,1 @@
-"""The processor: its features, compiled code, threads, memory, settings and tuning."""
+"""The processor: its features, compiled code, threads, memory, settings."""

@@ -1,0 +1,1 @@
+"""CUDA kernels on the processor: their translation, the fibers they run on, what is checked."""
