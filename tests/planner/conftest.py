@@ -1,6 +1,6 @@
-"""Makes the random graphs importable."""
+"""Makes the random graphs, and costs by counting, importable."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "graph")]

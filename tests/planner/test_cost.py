@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from counted import task_cost
 from random_graphs import random_graph
 
 from tileweave import graph as g
 from tileweave.backends.base import Decision
 from tileweave.planner import Placement, machines, make_plan, simulate, tasks
-from tileweave.planner.count import counted_peaks, task_cost
+from tileweave.planner.count import counted_peaks
 from tileweave.planner.placement import machine_boxes, nested_bounds, placement, run_placement
 from tileweave.planner.plan import Plan
 from tileweave.planner.search.make import SHARINGS
