@@ -177,11 +177,14 @@ class _Run:
         read = {
             r.tensor.name for s in walk(self.kernel.body) if isinstance(s, Op) for r in s.ins if isinstance(r, Region)
         }
+        outputs = self.machine.ledger.written - read
         for (name, device), storage in self.memory.items():
-            left = np.argwhere(storage.writers == 0)
-            if name in self.machine.ledger.written - read and 0 < len(left) < storage.writers.size:
+            left = storage.writers == 0 if name in outputs else np.zeros(0, bool)
+            count = int(np.count_nonzero(left))
+            if 0 < count < left.size:
                 of = f" of device {device}" if name in self.local else ""
-                many, first = f"{len(left)} of {storage.writers.size}", left[0].tolist()
+                first = [int(n) for n in np.unravel_index(int(left.argmax()), left.shape)]
+                many = f"{count} of {left.size}"
                 yield f"{self.kernel.line}: {many} elements of {name}{of} are never written, {name}{first} first"
 
     def execute(self) -> None:
