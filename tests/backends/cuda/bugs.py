@@ -82,6 +82,15 @@ BUGS = {
     "barrier behind memset": ("streams", "memset(box, 0, sizeof box);\n  __syncthreads();", "memset(box, 0, sizeof box);", "race-block"),
     "memcpy of one byte too many": ("streams", "memcpy(out + 16 * i, box, 16);", "memcpy(out + 16 * i, box, 17);", "out-of-bounds"),
     "shared memory that was not asked for": ("streams", "  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, LARGE);\n", "", "launch-refused"),
+    # images.cu
+    "image that was never copied": ("images", "  cudaMemcpy2DToArray(array, 0, 0, image.data(), W * 4, W * 4, H, cudaMemcpyHostToDevice);\n", "", "uninitialised"),
+    "surface by elements instead of bytes": ("images", "(image, x * 4, y) + 1, image, x * 4, y)", "(image, x, y) + 1, image, x, y)", "misaligned"),
+    "surface beyond its rows": ("images", "x * 4, y) + 1", "x * 4, y + 1) + 1", "out-of-bounds"),
+    "barrier between two sums of CUB": ("images", "  __syncthreads();\n  float s =", "  float s =", "race-block"),
+    "fork of a graph": ("images", "  cudaStreamWaitEvent(t, fork);\n", "", "race-stream"),
+    "join of a graph": ("images", "  cudaStreamWaitEvent(s, join);\n", "", "value"),
+    "memory freed in a stream beside its use": ("images", "cudaFreeAsync(z, s)", "cudaFreeAsync(z, t)", "race-stream"),
+    "managed memory that a kernel writes": ("images", "*other = 5;", "sizes[3] = *other = 5;", "host-race"),
 }  # fmt: skip
 
 

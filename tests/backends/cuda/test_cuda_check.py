@@ -11,7 +11,7 @@ from tileweave.backends.cuda.checked import check, check_kernel
 from tileweave.cli.main import main
 from tileweave.errors import BackendError
 
-RIGHT = ("reduction", "mma_gemm", "ring_gemm", "box_store", "everyday", "objects", "library", "streams")
+RIGHT = ("reduction", "mma_gemm", "ring_gemm", "box_store", "everyday", "objects", "library", "streams", "images")
 
 
 @pytest.mark.parametrize("order", ["forward", "reversed", 11])
@@ -239,9 +239,15 @@ def test_ptx_without_an_emulation_is_refused_with_its_line(tmp_path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("\n__global__ void f(cudaTextureObject_t t) {}\nint main() {}\n", "textures and surfaces have no emulation"),
+        (
+            "\n__global__ void f(cudaTextureObject_t t) { tex3D<float>(t, 0, 0, 0); }\nint main() {}\n",
+            "textures other than",
+        ),
         ("\n#include <thrust/sort.h>\nint main() {}\n", "no header thrust/sort.h"),
-        ("\nint main() { cudaGraph_t graph; }\n", "graphs have no emulation: cudaGraph_t"),
+        (
+            "\nint main() { cudaGraph_t g; cudaGraphCreate(&g, 0); }\n",
+            "node by node have no emulation: cudaGraphCreate",
+        ),
         ("\nint main() { f<<<1, 2>>(3); }\n", "a launch <<< that does not end"),
     ],
 )

@@ -19,6 +19,18 @@ SCALARS = [  # (type of a and b and the result, PTX, meaning)
     ("unsigned", "{ .reg .pred p; setp.ge.u32 p, %1, %2; @p bra L; mov.u32 %0, 1; bra E; L: mov.u32 %0, 2; E: }", lambda a, b: np.where(a >= b, 2, 1)),
     ("int", "shr.s32 %0, %1, %2;", lambda a, b: a >> np.minimum(b.view(np.uint32), 31).astype(np.int32)),
     ("int", "max.s32 %0, %1, %2;", np.maximum),
+    ("int", "{ .reg .s32 t; sub.s32 t, %1, %2; slct.b32.s32 %0, %1, 7, t; }", lambda a, b: np.where(a >= b, a, 7)),
+    ("int", "bfe.s32 %0, %1, 3, 6;", lambda a, b: a << 23 >> 26),
+    ("int", "cvt.sat.s8.s32 %0, %1;", lambda a, b: np.clip(a, -128, 127)),
+    ("int", "{ .reg .s32 t; sub.s32 t, %1, %2; cvt.s8.s32 %0, t; }", lambda a, b: (a - b).astype(np.int8)),
+    ("unsigned", "bfi.b32 %0, %1, %2, 4, 8;", lambda a, b: b & 0xFFFFF00F | (a & 0xFF) << 4),
+    ("unsigned", "shf.l.wrap.b32 %0, %1, %2, 9;", lambda a, b: b << 9 | a >> 23),
+    ("unsigned", "prmt.b32 %0, %1, %2, 0x8888;", lambda a, b: np.where(a & 0x80, 0xFFFFFFFF, 0)),
+    ("unsigned", "{ .reg .pred p, q; setp.lt.u32 q, %2, 1000000000; setp.lt.and.u32 p|q, %1, %2, q; selp.u32 %0, 7, 9, p; @q mov.u32 %0, 8; }",
+     lambda a, b: np.where(b < 10**9, np.where(a < b, 7, 8), 9)),
+    ("unsigned", "{ .reg .u32 l; add.cc.u32 l, %1, 0xf0000000; addc.u32 %0, %2, 0; }", lambda a, b: b + (a >= 0x10000000)),
+    ("unsigned", "{ .reg .u32 l; sub.cc.u32 l, %1, %2; subc.u32 %0, %1, %2; }", lambda a, b: a - b - (a < b)),
+    ("unsigned", "{ .reg .u32 l; mad.lo.cc.u32 l, %1, %2, %1; madc.hi.u32 %0, %1, %2, 0; }", lambda a, b: a.astype(np.uint64) * b + a >> np.uint64(32)),
     ("float", "fma.rn.f32 %0, %1, %2, %1;", lambda a, b: (a.astype(np.float64) * b + a).astype(np.float32)),
     ("float", "{ .reg .f32 t; abs.f32 t, %1; sqrt.rn.f32 %0, t; }", lambda a, b: np.sqrt(np.abs(a))),
     ("float", "{ .reg .b32 h; .reg .b16 l, u; cvt.rn.f16x2.f32 h, %2, %1; mov.b32 {l, u}, h; cvt.f32.f16 %0, u; }", lambda a, b: b.astype(np.float16).astype(np.float32)),
@@ -52,18 +64,21 @@ def test_scalar_instructions_equal_numpy():
 def test_votes_reductions_and_elections_of_a_warp():
     text = """
 __global__ void f(unsigned* out) {
-  unsigned lane, ballot, sum, leader, up, elected = 0;
+  unsigned lane, ballot, sum, leader, up, elected = 0, like;
   asm("mov.u32 %0, %%laneid;" : "=r"(lane));
   asm volatile("{ .reg .pred p; setp.lt.u32 p, %1, 5; vote.sync.ballot.b32 %0, p, 0xffffffff; }" : "=r"(ballot) : "r"(lane));
   asm volatile("redux.sync.add.u32 %0, %1, 0xffffffff;" : "=r"(sum) : "r"(lane));
   asm volatile("{ .reg .pred p; elect.sync %0|p, 0xffffffff; @p mov.u32 %1, 1; }" : "=r"(leader), "+r"(elected));
   asm volatile("{ .reg .pred p; shfl.sync.up.b32 %0|p, %1, 1, 0, 0xffffffff; @!p mov.u32 %0, 99; }" : "=r"(up) : "r"(lane));
-  unsigned* o = out + threadIdx.x * 5;
-  o[0] = ballot; o[1] = sum; o[2] = leader; o[3] = up; o[4] = elected;
+  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; @p add.u32 %0, %0, 1; }" : "+r"(elected));
+  asm volatile("match.any.sync.b32 %0, %1, 0xffffffff;" : "=r"(like) : "r"(lane / 4));
+  unsigned* o = out + threadIdx.x * 6;
+  o[0] = ballot; o[1] = sum; o[2] = leader; o[3] = up; o[4] = elected; o[5] = like;
 }"""
-    out = np.zeros((32, 5), np.uint32)
+    out = np.zeros((32, 6), np.uint32)
     run(text, 1, 32, {"out": out}, check=True)
-    assert (out[:, 0] == 31).all() and (out[:, 1] == 496).all() and out[:, 4].sum() == 1
+    assert (out[:, 0] == 31).all() and (out[:, 1] == 496).all() and out[:, 4].sum() == 2
+    assert (out[:, 5] == 0xF << np.arange(32) // 4 * 4).all()
     assert out[:, 3].tolist() == [99, *range(31)]
 
 

@@ -206,13 +206,16 @@ def build_program(
     flags = [*_FLAGS, "-fpreprocessed", *(_CHECKED if instrumented else _FAST if optimise else _PLAIN)]
     if not instrumented and re.search(r"\bvolatile\b(?!\s*\()", source.read_text(errors="replace")):
         flags.append("-fsanitize-coverage=trace-pc")  # threads may spin on plain memory: they yield at branches
+    threads = ["-fopenmp"] if re.search(r"#\s*pragma\s+omp\b|<omp\.h>", source.read_text(errors="replace")) else []
     library = runtime_library()
     program, compiled = folder / "program", folder / "program.o"
-    _call([compiler(), *flags, "-c", str(translated), "-o", str(compiled)], "cuda check", translation.text)
+    _call([compiler(), *flags, *threads, "-c", str(translated), "-o", str(compiled)], "cuda check", translation.text)
     linked = [str(compiled), *map(str, objects), str(library)]
     linked += [f"-Wl,--wrap={name}" for name in _MOVES] if instrumented else []
     try:
-        _call([compiler(), "-no-pie", *linked, f"-Wl,-rpath,{library.parent}", "-o", str(program)], "cuda check")
+        _call(
+            [compiler(), "-no-pie", *threads, *linked, f"-Wl,-rpath,{library.parent}", "-o", str(program)], "cuda check"
+        )
     except BackendError as error:
         if "undefined reference to `main'" not in str(error.facts.get("log", "")):
             raise

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from tileweave.backends.cuda.cpu.ptx import Asm, PtxOperand, Statement, parse_statements
-from tileweave.backends.cuda.cpu.scalar import C_TYPES, scalar_expression
+from tileweave.backends.cuda.cpu.scalar import C_TYPES, carried, scalar_expression
 from tileweave.errors import BackendError
 from tileweave.kernel.atoms import BITS, Atom, Fragment, atom
 
@@ -25,6 +25,9 @@ ORDERING = (
     "atom.",
     "red.",
 )
+
+
+_JOINED = {"and": "&", "or": "|", "xor": "^"}
 
 
 class AtomTables:
@@ -91,6 +94,7 @@ class AsmBlock:
         self.tables, self.asm, self.statements = tables, asm, statements
         self.registers: dict[str, None] = {}
         self.pointers: set[int] = set()
+        self.carries = False
 
     def fail(self, problem: str, legal: str = "") -> BackendError:
         """An error at this statement."""
@@ -120,6 +124,7 @@ class AsmBlock:
                 tail.append(f"::tw::out<'{letter}'>(tw_o{i}, tw_v{i});")
         labels = [s.text for s in self.statements if s.opcode == ":"]
         declared = ("__label__ " + ", ".join(f"tw_l_{_name(x)}" for x in labels) + "; ") if labels else ""
+        declared += "::tw::u64 tw_cc = 0; " if self.carries else ""
         head += [f"[[maybe_unused]] ::tw::u64 tw_r_{_name(r)} = 0;" for r in self.registers]
         return "do { " + declared + " ".join(head + code + tail) + " } while (0)"
 
@@ -207,18 +212,43 @@ class AsmBlock:
                 f"{self.target(p)} = ({value}) >> {half * i} & {hex((1 << half) - 1)}ull;"
                 for i, p in enumerate(s.operands[0].parts)
             )
-        selected = s.modifiers[0] in ("selp", "setp", "cvt", "mad", "fma", "mul", "shl", "shr", "bfe", "clz", "popc")
+        selected = s.modifiers[0] in (
+            "selp",
+            "setp",
+            "cvt",
+            "mad",
+            "fma",
+            "mul",
+            "shl",
+            "shr",
+            "shf",
+            "bfe",
+            "bfi",
+            "clz",
+            "popc",
+            "slct",
+            "prmt",
+            "dp4a",
+            "bfind",
+        )
         reads = [self.read(o, "" if selected else kind) for o in s.operands[1:]]
+        sum_of = carried(s, reads)
+        if sum_of is not None:
+            self.carries = True
+            return f"{self.target(s.operands[0], kind)} = {sum_of};"
         found = scalar_expression(s, reads) if types else None
         if found is None:
             raise self.fail(f"no emulation of {s.opcode}", "an instruction that docs/cuda.md lists")
         result, value = found
-        first = s.operands[0]
-        c_type = C_TYPES[result]
-        code = f"{self.target(first, '' if result == 'pred' else result)} = ::tw::bits<::tw::u64>(({c_type})({value}));"
-        if first.predicate:
-            code += f" {self.register(first.predicate)} = !{self.target(first)};"
-        return code
+        first, c_type = s.operands[0], C_TYPES[result]
+        if result != "pred" or s.modifiers[0] != "setp":
+            wide = "(uint32_t)(int32_t)" if result in ("s8", "s16") else ""  # a narrow one fills its register
+            kind = "" if result == "pred" or wide else result
+            return f"{self.target(first, kind)} = ::tw::bits<::tw::u64>({wide}({c_type})({value}));"
+        joined = next((_JOINED[m] for m in s.modifiers[1:-1] if m in _JOINED), None)  # setp.lt.and.s32 p|q, a, b, c
+        also = f" {joined} (bool)({reads[2]})" if joined else ""
+        second = f" {self.register(first.predicate)} = !tw_c{also};" if first.predicate else ""
+        return f"{{ bool tw_c = {value};{second} {self.target(first)} = tw_c{also}; }}"
 
     # --- helpers of the handlers
     def tile(self, o: PtxOperand, tile: Fragment, role: str) -> tuple[PtxOperand, ...]:

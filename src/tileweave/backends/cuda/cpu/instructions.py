@@ -200,8 +200,18 @@ def _shuffle(block: AsmBlock, s: Statement) -> str:
 @handles(r"vote\.sync\.")
 def _vote(block: AsmBlock, s: Statement) -> str:
     d, value, mask = s.operands
-    mode = {"ballot": "BALLOT", "any": "ANY", "all": "ALL"}[s.modifiers[2]]
+    mode = {"ballot": "BALLOT", "any": "ANY", "all": "ALL"}.get(s.modifiers[2])
+    if mode is None:
+        raise block.fail(f"no emulation of {s.opcode}", "vote.sync of ballot, any or all")
     return f"{block.target(d)} = ::tw::warp(::tw::{mode}, {block.read(mask)}, {block.read(value)});"
+
+
+@handles(r"match\.(any|all)\.sync\.")
+def _match(block: AsmBlock, s: Statement) -> str:
+    d, value, mask = s.operands
+    flag = f" {block.register(d.predicate)} = tw_p;" if d.predicate else ""
+    call = f"::tw::warp(::tw::MATCH_{s.modifiers[1].upper()}, {block.read(mask)}, {block.read(value)}, 0, 31, &tw_p)"
+    return f"{{ bool tw_p = false; {block.target(d)} = {call};{flag} }}"
 
 
 @handles(r"redux\.sync\.")

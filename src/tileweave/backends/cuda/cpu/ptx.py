@@ -225,7 +225,7 @@ def _operand(text: str, asm: Asm) -> PtxOperand:
             )  # fmt: skip
         return PtxOperand("bound", match.group(1), negated=negated, predicate=predicate)
     if text == "_":
-        return PtxOperand("none")
+        return PtxOperand("none", predicate=predicate)
     if re.fullmatch(r"%%[a-z]\w*(\.\w+)?|WARP_SZ", text):
         return PtxOperand("special", text.replace("%%", "%"))
     if re.fullmatch(r"-?(0[xXfFdD][0-9a-fA-F]+|\d+[uU]?|\d+\.\d*(e[-+]?\d+)?)", text):

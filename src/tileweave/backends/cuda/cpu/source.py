@@ -32,13 +32,16 @@ _WORDS = {
     "__global__": "", "__device__": "", "__host__": "", "__constant__": "", "__managed__": "", "__grid_constant__": "",
     "__forceinline__": "inline __attribute__((always_inline))", "__noinline__": "__attribute__((noinline))",
 }  # fmt: skip
-_TEXTURES = ("textures and surfaces", "an array in global memory, read with __ldg")
-_GRAPHS = ("graphs", "launches on a stream")
+_TEXTURES = (
+    "textures other than objects of one and two dimensions",
+    "cudaTextureObject_t with tex1Dfetch, tex1D, tex2D",
+)
+_GRAPHS = ("graphs made node by node", "a graph captured from a stream")
 _REFUSED = {
     **dict.fromkeys(
-        ("cudaTextureObject_t", "cudaSurfaceObject_t", "cudaArray_t", "cudaCreateTextureObject", "cudaBindTexture",
-         "tex1D", "tex1Dfetch", "tex2D", "tex3D", "surf2Dread", "surf2Dwrite"), _TEXTURES),
-    **dict.fromkeys(("cudaGraph_t", "cudaGraphExec_t", "cudaStreamBeginCapture"), _GRAPHS),
+        ("cudaMalloc3DArray", "cudaMallocMipmappedArray", "cudaBindTexture", "cudaBindTextureToArray", "tex3D",
+         "tex2DLayered", "surf3Dread"), _TEXTURES),
+    **dict.fromkeys(("cudaGraphCreate", "cudaGraphAddKernelNode", "cudaGraphAddNode"), _GRAPHS),
 }  # fmt: skip
 #: What the generated code marks as its own: no access of it is followed. Macros are expanded before.
 _WITH_ASM = "/include/mma.h"

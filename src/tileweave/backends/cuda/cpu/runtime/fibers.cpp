@@ -1,4 +1,4 @@
-// Threads as fibers: a window of resident blocks, their order, what runs next, deadlocks, memory, reports.
+// Threads as fibers: a window of resident blocks, their order, what runs next, deadlocks, reports.
 #include "runtime.h"
 #include "include/tileweave_host.h"
 
@@ -16,15 +16,17 @@
 #include <set>
 
 namespace tw {
-Fiber* current = nullptr;
+TW_THREAD Fiber* current = nullptr;
+std::recursive_mutex one_host;
 bool checking = false, proxies = false;
 char* shared_arena = nullptr;
 unsigned resident = 0;
-int device_now = 0;
+TW_THREAD int device_now = 0;
 std::string refusal;
+std::vector<Block*> slots;
 
 namespace {
-constexpr size_t STACK = 256 << 10, PAGE = 4096;
+constexpr size_t STACK = 256 << 10;
 enum Order { FORWARD, REVERSED, RANDOM };
 Order order = FORWARD;
 u64 seed = 1;
@@ -35,13 +37,10 @@ void* scheduler_stack = nullptr;
 std::deque<Fiber*> ready;
 std::vector<Fiber*> spinners;
 std::deque<Task> engine;
-std::vector<Block*> slots;              // by slot of the shared arena
 std::vector<char*> free_stacks;
 char *stacks_low = nullptr, *stacks_high = nullptr;
 uint32_t next_uid = 1;
 u64 progresses = 0, idle_yields = 0;
-std::vector<Allocation*> all;
-Allocation* last_found = nullptr;
 
 u64 random_bits() { seed ^= seed << 13; seed ^= seed >> 7; seed ^= seed << 17; return seed * 0x2545F4914F6CDD1Dull; }
 
@@ -222,8 +221,17 @@ void start(Grid* g) {
 }  // namespace
 
 // --- the loop: run what is ready; when nothing is, one step of an asynchronous unit; when there is none, a deadlock
+static void own_signal_stack() {                           // for the faults of this thread of the host, also on a full stack
+  static thread_local char* alternate = nullptr;
+  if (alternate) return;
+  stack_t s{};
+  s.ss_sp = alternate = new char[64 << 10]; s.ss_size = 64 << 10;
+  sigaltstack(&s, nullptr);
+}
 void drain() {
   if (current) return;
+  TW_ONE_HOST;
+  own_signal_stack();
   static bool inside = false;
   if (inside) return;
   inside = true;
@@ -315,6 +323,7 @@ void need_host(const char* kernel) {
   if (current) fail("unsupported", TW_PC, "%s launches %s: launches by kernels have no emulation", thread_name(current).c_str(), kernel);
 }
 int enqueue(const LaunchOptions& o, void* state, void (*call)(void*), void (*drop)(void*), const void* kernel) {
+  TW_ONE_HOST;
   Grid* g = new Grid();
   g->options = o; g->state = state; g->call = call; g->drop = drop; g->device = device_now;
   g->threads = o.block.x * o.block.y * o.block.z;
@@ -328,6 +337,8 @@ int enqueue(const LaunchOptions& o, void* state, void (*call)(void*), void (*dro
   else if (!g->cluster_size || g->cluster_size > 16 || n.x % c.x || n.y % c.y || n.z % c.z) refuse(cudaErrorInvalidConfiguration, format("clusters of %u x %u x %u blocks in a grid of %u x %u x %u", c.x, c.y, c.z, n.x, n.y, n.z));
   else if (o.shared > SHARED_LIMIT || !dynamic_allowed(kernel, o.shared)) refuse(cudaErrorInvalidValue, format("%zu bytes of dynamic shared memory, more than cudaFuncSetAttribute allowed", o.shared));
   if (error) { drop(state); delete g; return error; }
+  auto again = [=](void* to) { auto on = o; on.stream = to; enqueue(on, state, call, [](void*) {}, kernel); };
+  if (captured(o.stream, again)) { delete g; return 0; }
   g->clusters = n.x * n.y * n.z / g->cluster_size;
   enqueue_grid(g);
   return 0;
@@ -374,116 +385,7 @@ u64 special(const char* name) {
   fail("unsupported", TW_PC, "special register %s", name);
 }
 
-// --- shared memory: dynamic from offset 1024, variables after it, an unused gap after each
-void* shared_variable(const void* key, size_t bytes, size_t align, const char* name) {
-  if (!current) fail("host-use", TW_PC, "shared variable %s is used outside a kernel", name);
-  Grid* g = current->block->grid;
-  auto found = g->variables.find(key);
-  if (found == g->variables.end()) {
-    size_t at = (g->shared_top + std::max<size_t>(align, 16) - 1) / std::max<size_t>(align, 16) * std::max<size_t>(align, 16);
-    size_t total = 0;
-    for (auto& [k, v] : g->variables) total += v.bytes;
-    if (total + bytes > 48 << 10) fail("resources", TW_PC, "static shared memory %zu bytes: a block may have 49152", total + bytes);
-    g->shared_top = at + bytes + 16;
-    if (g->shared_top > SHARED_BYTES || total + bytes + g->options.shared > SHARED_LIMIT)
-      fail("resources", TW_PC, "shared memory %zu bytes: a block may have %zu", total + bytes + g->options.shared, SHARED_LIMIT);
-    found = g->variables.emplace(key, SharedVariable{name, at, bytes}).first;
-  }
-  return current->block->shared + found->second.offset;
-}
-void* dynamic_shared(const char* name, size_t) {
-  if (!current) fail("host-use", TW_PC, "shared variable %s is used outside a kernel", name);
-  current->block->grid->dynamic_name = name;
-  return current->block->shared + 1024;
-}
-Block* block_of_shared(const void* p) {
-  if ((char*)p < shared_arena) return nullptr;
-  size_t slot = ((char*)p - shared_arena) / SHARED_BYTES;
-  return slot < slots.size() ? slots[slot] : nullptr;
-}
-bool is_shared(const void* p) { return block_of_shared(p); }
-uint32_t shared_offset(const void* p) {
-  Block* b = block_of_shared(p);
-  if (!b) fail("address-space", TW_PC, "%p is not an address in shared memory", p);
-  uint32_t at = (char*)p - b->shared;
-  return b == current->block ? at : at | (b->rank + 1) << 24;
-}
-void* generic(u64 a, int space) {
-  if (space != SHARED) return (void*)a;
-  Block* b = current->block;
-  uint32_t rank = (uint32_t)a >> 24, at = a & 0xFFFFFF;
-  if (a >> 32 || rank > b->grid->cluster_size || at >= SHARED_BYTES)
-    fail("address-space", TW_PC, "0x%llx is not an address of shared memory (a 64-bit pointer without __cvta_generic_to_shared?)", (unsigned long long)a);
-  return (rank ? (*b->cluster)[rank - 1] : b)->shared + at;
-}
-u64 map_rank(u64 a, unsigned rank) {
-  if (rank >= current->block->grid->cluster_size) fail("cluster-rank", TW_PC, "mapa to rank %u of a cluster of %u", rank, current->block->grid->cluster_size);
-  return (a & 0xFFFFFF) | (u64)(rank + 1) << 24;
-}
-u64 map_generic(u64 a, unsigned rank) {
-  Block* b = block_of_shared((void*)a);
-  if (!b) fail("address-space", TW_PC, "mapa of 0x%llx, which is not an address in shared memory", (unsigned long long)a);
-  if (rank >= b->grid->cluster_size) fail("cluster-rank", TW_PC, "mapa to rank %u of a cluster of %u", rank, b->grid->cluster_size);
-  return (u64)((*b->cluster)[rank]->shared + ((char*)a - b->shared));
-}
-void need_running(const Block* b, const void* pc, const char* what) {
-  if (current && b != current->block && !b->live)
-    fail("cluster-left", pc, "%s %s shared memory of block (%u,%u,%u) of its cluster, all of whose threads have left: a barrier of the cluster is missing at the end", thread_name(current).c_str(), what, b->index.x, b->index.y, b->index.z);
-}
 bool on_stack(const void* p) { return (char*)p >= stacks_low && (char*)p < stacks_high; }
-
-// --- global memory: each buffer ends at a guard page, filled with NaN patterns
-std::vector<Allocation*>& allocations() { return all; }
-Allocation* allocate(size_t bytes, const char* name, bool managed, bool host, const void* pc) {
-  size_t body = (bytes + 15) / 16 * 16, pages = (body + PAGE - 1) / PAGE * PAGE;
-  if (checking) pages = (body + 2 * PAGE) / PAGE * PAGE;
-  char* p = (char*)mmap(nullptr, pages + 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) return nullptr;
-  mprotect(p, PAGE, PROT_NONE);
-  mprotect(p + PAGE + pages, PAGE, PROT_NONE);
-  memset(p + PAGE, 0xFF, pages);
-  auto* a = new Allocation{checking ? p + PAGE : p + PAGE + pages - body, bytes, name, pc, device_now, managed, host, nullptr, nullptr, p, pages + 2 * PAGE, false};
-  all.push_back(a);
-  if (checking) {
-    a->valid = (uint8_t*)mmap(nullptr, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (managed) memset(a->valid, 1, bytes);               // the host writes it by means that nobody follows
-    a->cells = (Cell*)mmap(nullptr, (bytes + 8) / 4 * 32, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  }
-  std::sort(all.begin(), all.end(), [](auto* x, auto* y) { return x->region < y->region; });
-  return a;
-}
-void deallocate(Allocation* a) {
-  a->freed = true;
-  mprotect(a->region, a->region_bytes, PROT_NONE);       // a later use is a fault with a name
-}
-char *heap_low = (char*)~0ull, *heap_high = nullptr;   // a pointer outside is of no interest, also when the program ends
-bool in_kernel() noexcept { return current; }
-void* heap_allocate(size_t n) {
-  Allocation* a = allocate(n, format("the %zu bytes that a kernel allocated", n).c_str(), false, false, TW_PC);
-  if (!a) return nullptr;
-  a->heap = true;
-  heap_low = std::min(heap_low, a->region);
-  heap_high = std::max(heap_high, a->region + a->region_bytes);
-  return a->base;
-}
-bool heap_free(void* p, const void* from) {
-  if ((char*)p < heap_low || (char*)p >= heap_high) return false;
-  Allocation* a = allocation_at(p);
-  if (!a || !a->heap) return false;
-  const void* pc = from ? from : TW_PC;
-  if (!current) fail("host-free", pc, "the host frees %s", a->name.c_str());
-  if (a->freed) fail("double-free", pc, "%s frees %s twice", thread_name(current).c_str(), a->name.c_str());
-  deallocate(a);
-  return true;
-}
-Allocation* allocation_at(const void* p) {
-  char* c = (char*)p;
-  if (last_found && c >= last_found->region && c < last_found->region + last_found->region_bytes) return last_found;
-  auto it = std::upper_bound(all.begin(), all.end(), c, [](char* x, Allocation* a) { return x < a->region; });
-  if (it == all.begin()) return nullptr;
-  Allocation* a = *--it;
-  return c < a->region + a->region_bytes ? last_found = a : nullptr;
-}
 
 // --- reports
 std::string format(const char* text, ...) {
@@ -558,7 +460,7 @@ static void on_fault(int number, siginfo_t* info, void* context) {
   if (number == SIGALRM) fail("time-limit", pc, "the program still runs; %s is here", who.c_str());
   if (number == SIGFPE) fail("division", pc, "%s divides by zero", who.c_str());
   if (current && at >= current->stack - (long)STACK && at < current->stack + PAGE) fail("resources", pc, "%s overflows its stack of %zu bytes", who.c_str(), STACK);
-  for (auto* a : all)
+  for (auto* a : allocations())
     if (at >= a->region && at < a->region + a->region_bytes) {
       if (a->freed) fail("use-after-free", pc, "%s uses %s after it was freed", who.c_str(), a->name.c_str());
       long past = at - (a->base + a->bytes);
@@ -581,10 +483,7 @@ __attribute__((constructor)) static void begin() {
   shared_arena = (char*)mmap(nullptr, resident * SHARED_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   shared_arena = (char*)(((u64)shared_arena + 1023) / 1024 * 1024);
   resident--;
-  static char alternate[64 << 10];
-  stack_t s{};
-  s.ss_sp = alternate; s.ss_size = sizeof alternate;
-  sigaltstack(&s, nullptr);
+  own_signal_stack();
   struct sigaction act{};
   act.sa_sigaction = on_fault; act.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   for (int n : {SIGSEGV, SIGBUS, SIGFPE, SIGALRM}) sigaction(n, &act, nullptr);

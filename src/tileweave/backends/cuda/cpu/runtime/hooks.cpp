@@ -34,13 +34,14 @@ extern "C" [[noreturn]] void __assert_fail(const char* what, const char* file, u
 
 // -fsanitize=thread: every access of memory; on the host it must not touch memory of the device.
 static void host_access(const void* p, size_t n, const void* pc, bool write) {
+  TW_ONE_HOST;
   Allocation* a = allocation_at(p);
   if (!a) return;
+  if (a->managed && !a->host) drain();                       // what the device does beside the host is as good as done
   const char* does = write ? "writes" : "reads";
   std::string who;
   if (!a->managed) note("host-access", pc, nullptr, "the host accesses %s, which is memory of the device", a->name.c_str());
   else if (a->host && copy_is_pending(a, write)) note("host-race", pc, nullptr, "the host %s %s while an asynchronous copy of it is pending: cudaStreamSynchronize() is missing", does, a->name.c_str());
-  else if (!a->host && work_is_pending()) note("host-race", pc, nullptr, "the host accesses %s while work for the device is pending: cudaDeviceSynchronize() is missing", a->name.c_str());
   else if ((who = unwaited(p, n, write)).size()) note("host-race", pc, nullptr, "the host %s %s, which %s in a stream that it has not waited for: cudaStreamSynchronize() is missing", does, a->name.c_str(), who.c_str());
 }
 static void move(void* to, const void* from, size_t n, const void* pc) {
@@ -64,16 +65,13 @@ static inline void seen(void* p, size_t size, int flags, const void* pc) {
   void __tsan_volatile_write##n(void* p) { seen(p, n, WRITE | STRONG | VOLATILE, TW_PC); if (current) changed(); } \
   void __tsan_unaligned_volatile_read##n(void* p) { seen(p, n, READ | STRONG | VOLATILE, TW_PC); } \
   void __tsan_unaligned_volatile_write##n(void* p) { seen(p, n, WRITE | STRONG | VOLATILE, TW_PC); if (current) changed(); }
+#define TW_FETCH(n, T, name) T __tsan_atomic##n##_fetch_##name(volatile T* p, T v, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); return __atomic_fetch_##name(p, v, 5); }
+#define TW_COMPARE(n, T, name) int __tsan_atomic##n##_compare_exchange_##name(volatile T* p, T* e, T v, int, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); return __atomic_compare_exchange_n(p, e, v, false, 5, 5); }
 #define TW_ATOMICS(n, T) \
-  T __tsan_atomic##n##_load(const volatile T* p, int) { seen((void*)p, sizeof(T), READ | STRONG, TW_PC); return *p; } \
-  void __tsan_atomic##n##_store(volatile T* p, T v, int) { seen((void*)p, sizeof(T), WRITE | STRONG, TW_PC); *p = v; if (current) changed(); } \
-  T __tsan_atomic##n##_exchange(volatile T* p, T v, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); T old = *p; *p = v; return old; } \
-  T __tsan_atomic##n##_fetch_add(volatile T* p, T v, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); T old = *p; *p = old + v; return old; } \
-  T __tsan_atomic##n##_fetch_sub(volatile T* p, T v, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); T old = *p; *p = old - v; return old; } \
-  T __tsan_atomic##n##_fetch_and(volatile T* p, T v, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); T old = *p; *p = old & v; return old; } \
-  T __tsan_atomic##n##_fetch_or(volatile T* p, T v, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); T old = *p; *p = old | v; return old; } \
-  int __tsan_atomic##n##_compare_exchange_strong(volatile T* p, T* e, T v, int, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); if (*p == *e) { *p = v; return 1; } *e = *p; return 0; } \
-  int __tsan_atomic##n##_compare_exchange_weak(volatile T* p, T* e, T v, int, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); if (*p == *e) { *p = v; return 1; } *e = *p; return 0; }
+  T __tsan_atomic##n##_load(const volatile T* p, int) { seen((void*)p, sizeof(T), READ | STRONG, TW_PC); return __atomic_load_n(p, 5); } \
+  void __tsan_atomic##n##_store(volatile T* p, T v, int) { seen((void*)p, sizeof(T), WRITE | STRONG, TW_PC); __atomic_store_n(p, v, 5); if (current) changed(); } \
+  T __tsan_atomic##n##_exchange(volatile T* p, T v, int) { seen((void*)p, sizeof(T), READ | WRITE | STRONG, TW_PC); return __atomic_exchange_n(p, v, 5); } \
+  TW_FETCH(n, T, add) TW_FETCH(n, T, sub) TW_FETCH(n, T, and) TW_FETCH(n, T, or) TW_FETCH(n, T, xor) TW_COMPARE(n, T, strong) TW_COMPARE(n, T, weak)
 extern "C" {
 TW_HOOKS(1) TW_HOOKS(2) TW_HOOKS(4) TW_HOOKS(8) TW_HOOKS(16)
 TW_ATOMICS(8, uint8_t) TW_ATOMICS(16, uint16_t) TW_ATOMICS(32, uint32_t) TW_ATOMICS(64, uint64_t)

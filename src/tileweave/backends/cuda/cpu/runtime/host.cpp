@@ -10,7 +10,7 @@
 
 namespace {
 using namespace tw;
-cudaError_t last_error = cudaSuccess;
+thread_local cudaError_t last_error = cudaSuccess;
 int devices = 1;
 std::map<const void*, int> dynamic_limits;
 std::vector<std::pair<const void*, std::string>> unseen;   // launches that were refused while no error has been asked for
@@ -43,6 +43,8 @@ void run_copy(void* data) {
   delete &c;
 }
 cudaError_t copy(const Copy& c, cudaMemcpyKind kind, void* stream, bool wait) {
+  TW_ONE_HOST;
+  if (captured(stream, [=](void* to) { copy(c, kind, to, false); })) return cudaSuccess;
   auto on_device = [](const void* p) { Allocation* a = allocation_at(p); return a && !a->host && !a->managed; };
   if (c.from && kind == cudaMemcpyHostToDevice && on_device(c.from)) fail("copy-kind", c.pc, "cudaMemcpyHostToDevice from an address of the device");
   if (c.from && kind == cudaMemcpyDeviceToHost && on_device(c.to)) fail("copy-kind", c.pc, "cudaMemcpyDeviceToHost to an address of the device");
@@ -70,6 +72,7 @@ bool tw::copy_is_pending(const Allocation* a, bool write) {
 }
 
 cudaError_t tw_malloc(void** p, size_t n, bool managed, bool host) {
+  TW_ONE_HOST;
   drain();
   if (n > 1ull << 36) return result(cudaErrorMemoryAllocation);
   Allocation* a = allocate(n, format("the buffer of %zu bytes", n).c_str(), managed, host, TW_PC);
@@ -78,6 +81,7 @@ cudaError_t tw_malloc(void** p, size_t n, bool managed, bool host) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* p) {
+  TW_ONE_HOST;
   wait_for_device();
   if (!p) return cudaSuccess;
   Allocation* a = allocation_at(p);
@@ -87,7 +91,23 @@ cudaError_t cudaFree(void* p) {
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* p) { return cudaFree(p); }
-cudaError_t cudaFreeAsync(void* p, cudaStream_t) { return cudaFree(p); }
+cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {       // what another stream does to it must be in order with this one
+  TW_ONE_HOST;
+  Allocation* a = allocation_at(p);
+  if (!p) return cudaSuccess;
+  if (!a || a->base != p) return result(cudaErrorInvalidValue);
+  if (a->freed) fail("double-free", TW_PC, "%s is freed twice", a->name.c_str());
+  struct Freed { Allocation* a; const void* pc; uint32_t order; };
+  auto* f = new Freed{a, TW_PC, 0};
+  f->order = enqueue_action(s, [](void* data) {
+    auto* f = (Freed*)data;
+    if (f->a->freed) fail("double-free", f->pc, "%s is freed twice", f->a->name.c_str());
+    if (checking) check_copy(f->a->base, nullptr, f->a->bytes, f->order, f->pc);
+    deallocate(f->a);
+    delete f;
+  }, f);
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind k) { return copy({(char*)to, (const char*)from, n, 1, 0, 0, 0, TW_PC}, k, nullptr, true); }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind k, cudaStream_t s) { return copy({(char*)to, (const char*)from, n, 1, 0, 0, 0, TW_PC}, k, s, false); }
 cudaError_t cudaMemcpy2D(void* to, size_t tp, const void* from, size_t fp, size_t w, size_t h, cudaMemcpyKind k) { return copy({(char*)to, (const char*)from, w, h, tp, fp, 0, TW_PC}, k, nullptr, true); }
@@ -95,6 +115,7 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t tp, const void* from, size_t fp, 
 cudaError_t cudaMemset2D(void* p, size_t pitch, int v, size_t w, size_t h) { return copy({(char*)p, nullptr, w, h, pitch, 0, v, TW_PC}, cudaMemcpyDefault, nullptr, true); }
 cudaError_t tw_malloc_pitch(void** p, size_t* pitch, size_t w, size_t h) { *pitch = (w + 511) / 512 * 512; return tw_malloc(p, *pitch * h, false, false); }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* out, const void* p) {
+  TW_ONE_HOST;
   Allocation* a = allocation_at(p);
   *out = {!a ? cudaMemoryTypeUnregistered : a->host ? cudaMemoryTypeHost : a->managed ? cudaMemoryTypeManaged : cudaMemoryTypeDevice, a ? a->device : -1, a ? (void*)p : nullptr, !a || a->managed ? (void*)p : nullptr};
   return cudaSuccess;
@@ -144,7 +165,12 @@ cudaError_t cudaDeviceGetAttribute(int* v, cudaDeviceAttr a, int) {
     case cudaDevAttrMaxSharedMemoryPerBlock: *v = 49152; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *v = SHARED_LIMIT; break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *v = 233472; break;
-    case cudaDevAttrCooperativeLaunch: *v = 1; break;
+    case cudaDevAttrCooperativeLaunch: case cudaDevAttrMemoryPoolsSupported: case cudaDevAttrManagedMemory: case cudaDevAttrConcurrentManagedAccess: *v = 1; break;
+    case cudaDevAttrMaxBlockDimX: *v = 1024; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *v = 2048; break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor: *v = 32; break;
+    case cudaDevAttrClockRate: *v = 1000000; break;
+    case cudaDevAttrL2CacheSize: *v = 1 << 22; break;
     default: *v = 0;
   }
   return cudaSuccess;
@@ -165,6 +191,7 @@ int tw_launched(int refused) {
 }
 namespace tw {
 cudaError_t error_so_far() { return last_error; }
+cudaError_t failed(cudaError_t e) { return result(e); }
 void report_unseen() { for (auto& [pc, why] : unseen) note("launch-refused", pc, nullptr, "%s, and nothing asks for the error", why.c_str()); }
 // More dynamic shared memory than 48 KiB must have been asked for.
 bool dynamic_allowed(const void* kernel, size_t bytes) {

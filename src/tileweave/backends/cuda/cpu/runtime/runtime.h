@@ -1,8 +1,10 @@
 // The state of the simulation: launches, blocks, threads as fibers, what they wait for, and what checking knows.
 #pragma once
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -81,10 +83,13 @@ struct Grid {
 
 struct Allocation { char* base; size_t bytes; std::string name; const void* pc; int device; bool managed, host; uint8_t* valid; struct Cell* cells; char* region; size_t region_bytes; bool freed, heap = false; };
 
-extern Fiber* current;          // null on the host
+#define TW_THREAD thread_local __attribute__((tls_model("initial-exec")))
+extern TW_THREAD Fiber* current;   // null on the host
+extern std::recursive_mutex one_host;   // threads of the host take turns; whoever waits runs what was given
+#define TW_ONE_HOST std::lock_guard<std::recursive_mutex> tw_one_host(tw::one_host)
 extern bool checking;           // the program is instrumented
 extern bool proxies;            // an asynchronous operation or a proxy fence was seen
-constexpr size_t SHARED_BYTES = 256 << 10, SHARED_LIMIT = 232448, ASYNC_SLOTS = 64;
+constexpr size_t SHARED_BYTES = 256 << 10, PAGE = 4096, SHARED_LIMIT = 232448, ASYNC_SLOTS = 64;
 bool copy_is_pending(const Allocation*, bool write);   // into this pinned memory, or (before it is written) from it
 
 // streams.cpp
@@ -98,6 +103,7 @@ void enqueue_grid(Grid*);
 bool in_order(uint32_t first, uint32_t second);   // whether streams, events or the host order two operations
 bool host_waited(uint32_t order);
 void wait_for(const void* stream), wait_for_device();
+bool captured(const void* stream, std::function<void(void* stream)> again);   // whether the stream only keeps it, for a graph
 
 // host.cpp
 extern std::string refusal;              // why the last launch was refused
@@ -105,7 +111,16 @@ void report_unseen();
 void barrier_opened(Block*);
 extern char* shared_arena; extern unsigned resident;
 
+// memory.cpp
+Block* block_of_shared(const void* p);
+void need_running(const Block* other, const void* pc, const char* what);   // a block of the cluster whose memory is reached
+std::vector<Allocation*>& allocations();
+Allocation* allocation_at(const void* p);
+Allocation* allocate(size_t bytes, const char* name, bool managed, bool host, const void* pc);
+void deallocate(Allocation*);
+
 // fibers.cpp
+extern std::vector<Block*> slots;        // the resident blocks, by their place in the shared arena
 void park(const char* waits, u64 what, const void* pc);
 void wake(Fiber*);
 void yield(bool spin);
@@ -114,18 +129,12 @@ void progress();
 uint32_t new_unit();                      // a number for what is no block: a copy
 Task submit(Task);
 void run_task(Task&);
-Block* block_of_shared(const void* p);
-void need_running(const Block* other, const void* pc, const char* what);   // a block of the cluster whose memory is reached
-std::vector<Allocation*>& allocations();
-Allocation* allocation_at(const void* p);
-Allocation* allocate(size_t bytes, const char* name, bool managed, bool host, const void* pc);
-void deallocate(Allocation*);
 std::string thread_name(const Fiber*);
 std::string thread_name(const Grid*, uint3 block, unsigned linear);
 [[noreturn]] void fail(const char* rule, const void* pc, const char* format, ...) __attribute__((format(printf, 3, 4)));
 void note(const char* rule, const void* pc, const void* other, const char* format, ...) __attribute__((format(printf, 4, 5)));
 std::string format(const char* text, ...) __attribute__((format(printf, 1, 2)));
-extern int device_now;
+extern TW_THREAD int device_now;   // of the thread of the host
 bool dynamic_allowed(const void* kernel, size_t bytes);
 bool on_stack(const void* p);
 

@@ -187,7 +187,7 @@ void meet(unsigned mask, int op, void* record, const void* pc, bool aligned) {
   if (aligned && (mask & ~w.alive)) fail("warp-part", pc, "an instruction of the whole warp is reached by a part: lanes 0x%08x of the warp of %s have left or never were", mask & ~w.alive, thread_name(f).c_str());
   for (size_t i = 0;; i++) {
     if (i == w.meetings.size()) {
-      for (auto& m : w.meetings) if (m->mask & mask & w.alive)
+      for (auto& m : w.meetings) if ((m->arrived & mask) && (m->mask >> lane & 1))   // each waits for the other
         fail("warp-divergence", pc, "%s comes with mask 0x%08x while other lanes of its warp wait with mask 0x%08x", thread_name(f).c_str(), mask, m->mask);
       auto m = std::make_unique<Meeting>();
       m->mask = mask; m->op = op;

@@ -27,6 +27,10 @@ TW_INLINE __nv_bfloat162 __float2bfloat162_rn(float f) { return {__nv_bfloat16(f
 TW_INLINE __nv_bfloat162 __float22bfloat162_rn(float2 v) { return {__nv_bfloat16(v.x), __nv_bfloat16(v.y)}; }
 TW_INLINE __nv_bfloat16 __low2bfloat16(__nv_bfloat162 v) { return v.x; }
 TW_INLINE __nv_bfloat16 __high2bfloat16(__nv_bfloat162 v) { return v.y; }
+TW_INLINE __nv_bfloat16 __double2bfloat16(double f) { return __nv_bfloat16((float)f); }
+TW_INLINE __nv_bfloat162 make_bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) { return {a, b}; }
+TW_INLINE __nv_bfloat162 __low2bfloat162(__nv_bfloat162 v) { return {v.x, v.x}; }
+TW_INLINE __nv_bfloat162 __high2bfloat162(__nv_bfloat162 v) { return {v.y, v.y}; }
 TW_INLINE __nv_bfloat16 __int2bfloat16_rn(int v) { return __nv_bfloat16((float)v); }
 TW_INLINE __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 a) { return {a, a}; }
 TW_INLINE unsigned short __bfloat16_as_ushort(__nv_bfloat16 h) { return h.v; }

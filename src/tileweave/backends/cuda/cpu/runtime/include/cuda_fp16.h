@@ -24,6 +24,15 @@ TW_INLINE __half __float2half(float f) { return __half(f); }
 TW_INLINE __half __float2half_rn(float f) { return __half(f); }
 TW_INLINE __half __double2half(double f) { return __half((float)f); }
 TW_INLINE __half __int2half_rn(int f) { return __half((float)f); }
+TW_INLINE __half __uint2half_rn(unsigned f) { return __half((float)f); }
+TW_INLINE __half __short2half_rn(short f) { return __half((float)f); }
+TW_INLINE __half __ushort2half_rn(unsigned short f) { return __half((float)f); }
+TW_INLINE int __half2int_rz(__half h) { return tw_converted<int>(truncf((float)h)); }
+TW_INLINE unsigned __half2uint_rn(__half h) { return tw_converted<unsigned>(rintf((float)h)); }
+TW_INLINE short __half_as_short(__half h) { return tw::bits<short>(h); }
+TW_INLINE __half __short_as_half(short u) { return tw::bits<__half>(u); }
+TW_INLINE __half2 __lows2half2(__half2 a, __half2 b) { return {a.x, b.x}; }
+TW_INLINE __half2 __highs2half2(__half2 a, __half2 b) { return {a.y, b.y}; }
 TW_INLINE float __half2float(__half h) { return (float)h; }
 TW_INLINE int __half2int_rn(__half h) { return (int)rintf((float)h); }
 TW_INLINE __half2 __floats2half2_rn(float a, float b) { return {__half(a), __half(b)}; }

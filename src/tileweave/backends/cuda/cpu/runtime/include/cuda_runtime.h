@@ -137,6 +137,9 @@ extern "C" char __executable_start, end;
   } \
   TW_QUIET void operator delete form(void* p) noexcept { if (!tw::heap_free(p, __builtin_return_address(0))) __builtin_free(p); } \
   TW_QUIET void operator delete form(void* p, size_t) noexcept { if (!tw::heap_free(p, __builtin_return_address(0))) __builtin_free(p); }
+#ifndef TW_NO_NEW
 TW_NEW() TW_NEW([])
+#endif
 
 #include "tileweave_numbers.h"
+#include "tileweave_textures.h"

@@ -11,10 +11,12 @@ enum cudaError_t {
 #undef TW_ERROR
 };
 typedef cudaError_t cudaError;
+namespace tw { cudaError_t failed(cudaError_t); }           // the last error from now on
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9, cudaFuncAttributeNonPortableClusterSizeAllowed = 14 };
 enum cudaDeviceAttr { cudaDevAttrMaxThreadsPerBlock = 1, cudaDevAttrWarpSize = 10, cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76,
-                      cudaDevAttrMaxSharedMemoryPerBlockOptin = 97, cudaDevAttrCooperativeLaunch = 95, cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81, cudaDevAttrMaxSharedMemoryPerBlock = 8 };
+                      cudaDevAttrMaxSharedMemoryPerBlockOptin = 97, cudaDevAttrCooperativeLaunch = 95, cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81, cudaDevAttrMaxSharedMemoryPerBlock = 8, cudaDevAttrMemoryPoolsSupported = 115,
+                      cudaDevAttrMaxBlockDimX = 2, cudaDevAttrClockRate = 13, cudaDevAttrL2CacheSize = 38, cudaDevAttrMaxThreadsPerMultiProcessor = 39, cudaDevAttrManagedMemory = 83, cudaDevAttrConcurrentManagedAccess = 89, cudaDevAttrMaxBlocksPerMultiprocessor = 106 };
 enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2, cudaMemAttachGlobal = 1, cudaMemAttachHost = 2, cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2, cudaHostAllocWriteCombined = 4, cudaHostRegisterDefault = 0, cudaDeviceScheduleAuto = 0, cudaDeviceMapHost = 8, cudaEnableDefault = 0 };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0 };
 enum cudaLaunchAttributeID { cudaLaunchAttributeIgnore = 0, cudaLaunchAttributeCooperative = 2, cudaLaunchAttributeClusterDimension = 4, cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
@@ -34,6 +36,13 @@ template <class T> TW_INLINE cudaError_t cudaMallocManaged(T** p, size_t n, unsi
 template <class T> TW_INLINE cudaError_t cudaMallocHost(T** p, size_t n, unsigned = 0) { return tw_malloc((void**)p, n, true, true); }
 template <class T> TW_INLINE cudaError_t cudaHostAlloc(T** p, size_t n, unsigned = 0) { return tw_malloc((void**)p, n, true, true); }
 template <class T> TW_INLINE cudaError_t cudaMallocAsync(T** p, size_t n, cudaStream_t) { return tw_malloc((void**)p, n, false, false); }
+typedef struct CUmemPool_st* cudaMemPool_t;                // there is one of each device, and it needs no care
+enum cudaMemPoolAttr { cudaMemPoolReuseFollowEventDependencies = 1, cudaMemPoolReuseAllowOpportunistic, cudaMemPoolReuseAllowInternalDependencies, cudaMemPoolAttrReleaseThreshold };
+TW_INLINE cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) { *pool = nullptr; return cudaSuccess; }
+TW_INLINE cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int) { *pool = nullptr; return cudaSuccess; }
+TW_INLINE cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+TW_INLINE cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
+template <class T> TW_INLINE cudaError_t cudaMallocFromPoolAsync(T** p, size_t n, cudaMemPool_t, cudaStream_t) { return tw_malloc((void**)p, n, false, false); }
 cudaError_t cudaFree(void*);
 cudaError_t cudaFreeHost(void*);
 cudaError_t cudaFreeAsync(void*, cudaStream_t);
@@ -116,6 +125,21 @@ cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t = nullptr);
 cudaError_t cudaEventSynchronize(cudaEvent_t);
 cudaError_t cudaEventQuery(cudaEvent_t);
 cudaError_t cudaEventElapsedTime(float*, cudaEvent_t, cudaEvent_t);
+// Graphs by capture: what streams are given between two calls is kept, and given again at each launch.
+struct CUgraph_st;
+typedef CUgraph_st *cudaGraph_t, *cudaGraphExec_t;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode = cudaStreamCaptureModeGlobal);
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*);
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus*);
+TW_INLINE cudaError_t cudaGraphInstantiate(cudaGraphExec_t* e, cudaGraph_t g, unsigned long long = 0) { *e = g; return g ? cudaSuccess : tw::failed(cudaErrorInvalidValue); }
+TW_INLINE cudaError_t cudaGraphInstantiate(cudaGraphExec_t* e, cudaGraph_t g, void*, char*, size_t) { *e = g; return g ? cudaSuccess : tw::failed(cudaErrorInvalidValue); }
+TW_INLINE cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* e, cudaGraph_t g, unsigned long long) { *e = g; return g ? cudaSuccess : tw::failed(cudaErrorInvalidValue); }
+TW_INLINE cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t);
+TW_INLINE cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+TW_INLINE cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
 cudaError_t tw_dynamic_limit(const void* kernel, cudaFuncAttribute, int value);
 template <class F> TW_INLINE cudaError_t cudaFuncSetAttribute(F* kernel, cudaFuncAttribute a, int value) { return tw_dynamic_limit((const void*)kernel, a, value); }
 template <class F> TW_INLINE cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F, size_t = 0, int limit = 0) { *grid = 4; *block = limit ? limit : 256; return cudaSuccess; }

@@ -17,7 +17,7 @@ TW_INLINE unsigned __byte_perm(unsigned a, unsigned b, unsigned s) {
   for (int i = 0; i < 4; i++) r |= (unsigned)(v >> (8 * (s >> 4 * i & 7)) & 255) << 8 * i;
   return r;
 }
-TW_INLINE int __mul24(int a, int b) { return a * b; }
+TW_INLINE int __mul24(int a, int b) { return (a << 8 >> 8) * (b << 8 >> 8); }
 TW_INLINE unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((tw::u64)a * b >> 32); }
 TW_INLINE int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
 TW_INLINE unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned long long)((unsigned __int128)a * b >> 64); }
@@ -95,6 +95,27 @@ TW_INLINE double __int2double_rn(int x) { return x; }
 TW_INLINE double __uint2double_rn(unsigned x) { return x; }
 TW_INLINE double __ll2double_rn(long long x) { return (double)x; }
 TW_INLINE float __double2float_rn(double x) { return (float)x; }
+
+namespace tw {   // of inline PTX
+template <class T> TW_INLINE T field(u64 v, u64 at, u64 n) {   // bfe: the sign of a signed one is its last bit, within the word
+  constexpr int bits = 8 * sizeof(T);
+  at &= 255; n &= 255;
+  bool sign = (T)-1 < (T)0 && n && (v >> (at + n - 1 < bits ? at + n - 1 : bits - 1) & 1);
+  u64 low = at < bits ? (v & (~0ull >> (64 - bits))) >> at : 0, mask = n < 64 ? (1ull << n) - 1 : ~0ull;
+  if (at + n > bits && sign) mask = at < bits ? (1ull << (bits - at)) - 1 : 0;
+  return (T)((low & mask) | (sign ? ~mask : 0));
+}
+TW_INLINE unsigned permuted(unsigned a, unsigned b, unsigned s) {   // the highest bit of a selector spreads the sign of its byte
+  unsigned r = __byte_perm(a, b, s);
+  for (int i = 0; i < 4; i++) if (s >> 4 * i & 8) r = (r & ~(255u << 8 * i)) | ((r >> (8 * i + 7) & 1 ? 255u : 0u) << 8 * i);
+  return r;
+}
+template <class T> TW_INLINE T clamped(__int128 v) {
+  constexpr bool is_signed = (T)-1 < (T)0;
+  __int128 most = is_signed ? ((__int128)1 << (8 * sizeof(T) - 1)) - 1 : ((__int128)1 << 8 * sizeof(T)) - 1, least = is_signed ? -most - 1 : 0;
+  return (T)(v < least ? least : v > most ? most : v);
+}
+}  // namespace tw
 
 // --- arithmetic
 TW_INLINE float __fsub_rn(float x, float y) { return x - y; }
