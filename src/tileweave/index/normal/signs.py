@@ -93,6 +93,8 @@ def _from_given(facts: Facts, p: Poly, uses: int = MOST_FACTS) -> bool:
     """p >= 0 since p is a sum of what is given, each times something not negative, and of what the ranges prove."""
     for fact in facts.given:
         factor = _multiplier(facts, p, fact)
+        if factor is None and uses == MOST_FACTS and p.get(ONE, 0) > 0 and fact.get(ONE, 0) > 0:
+            factor = constant(1)  # both are bounds from above: i*n + j stays below m*n, and m*n below what is given
         if factor is None:
             continue
         _start_question(facts)

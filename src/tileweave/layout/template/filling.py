@@ -258,7 +258,8 @@ class TemplateFilling:
         whole = "\n".join(lines)
         if _HELPERS in whole:
             whole = whole.replace(_HELPERS, _helpers(whole))
-        checks = tuple(fact for fact in self.source.given if {str(s) for s in symbols_of((fact,))} <= set(arguments))
+        sizes = {*arguments, *map(str, symbols_of(n for n in self.source.grid if isinstance(n, Expr)))}
+        checks = tuple(fact for fact in self.source.given if {str(s) for s in symbols_of((fact,))} <= sizes)
         parts = tuple(self.parts.values())
         return Filled(whole, self.target.name, self.source.grid, arguments, parts, checks)
 

@@ -147,21 +147,25 @@ struct BlockScan : tw_block<tw_values<T, X * Y * Z + 1>> {
     out = this->temp[X * Y * Z] + out;
   }
 };
-template <class T, int X, int N, BlockLoadAlgorithm A = BLOCK_LOAD_DIRECT, int Y = 1, int Z = 1, int = 0> struct BlockLoad {
-  struct TempStorage { char unused; };
-  TW_PLAIN BlockLoad() {}
-  TW_PLAIN explicit BlockLoad(TempStorage&) {}
-  TW_PLAIN static int at(int i) { return A == BLOCK_LOAD_STRIPED ? i * X * Y * Z + tw_rank() : tw_rank() * N + i; }
-  template <class It> TW_CUB void Load(It from, T (&to)[N]) { for (int i = 0; i < N; i++) to[i] = from[at(i)]; }
-  template <class It> TW_CUB void Load(It from, T (&to)[N], int valid) { for (int i = 0; i < N; i++) if (at(i) < valid) to[i] = from[at(i)]; }
-  template <class It, class U> TW_CUB void Load(It from, T (&to)[N], int valid, U other) { for (int i = 0; i < N; i++) to[i] = at(i) < valid ? (T)from[at(i)] : (T)other; }
+template <class T, int X, int N, BlockLoadAlgorithm A = BLOCK_LOAD_DIRECT, int Y = 1, int Z = 1, int = 0> struct BlockLoad : tw_block<tw_values<T, A < BLOCK_LOAD_TRANSPOSE ? 1 : X * Y * Z * N>> {
+  using tw_block<tw_values<T, A < BLOCK_LOAD_TRANSPOSE ? 1 : X * Y * Z * N>>::tw_block;
+  TW_PLAIN static int at(int i, bool striped = A == BLOCK_LOAD_STRIPED) { return striped ? i * X * Y * Z + tw_rank() : tw_rank() * N + i; }
+  template <class F> TW_CUB void load(T (&to)[N], F from) {   // from(place, register)
+    if constexpr (A < BLOCK_LOAD_TRANSPOSE) { for (int i = 0; i < N; i++) from(at(i), to[i]); return; }
+    for (int i = 0; i < N; i++) { T v{}; from(at(i, true), v); this->temp[at(i, true)] = v; }
+    __syncthreads();
+    for (int i = 0; i < N; i++) to[i] = this->temp[at(i)];
+  }
+  template <class It> TW_CUB void Load(It from, T (&to)[N]) { load(to, [&](int i, T& v) __attribute__((always_inline)) { v = from[i]; }); }
+  template <class It> TW_CUB void Load(It from, T (&to)[N], int valid) { load(to, [&](int i, T& v) __attribute__((always_inline)) { if (i < valid) v = from[i]; }); }
+  template <class It, class U> TW_CUB void Load(It from, T (&to)[N], int valid, U other) { load(to, [&](int i, T& v) __attribute__((always_inline)) { v = i < valid ? (T)from[i] : (T)other; }); }
 };
-template <class T, int X, int N, BlockStoreAlgorithm A = BLOCK_STORE_DIRECT, int Y = 1, int Z = 1, int = 0> struct BlockStore {
-  struct TempStorage { char unused; };
-  TW_PLAIN BlockStore() {}
-  TW_PLAIN explicit BlockStore(TempStorage&) {}
+template <class T, int X, int N, BlockStoreAlgorithm A = BLOCK_STORE_DIRECT, int Y = 1, int Z = 1, int = 0> struct BlockStore : tw_block<tw_values<T, A < BLOCK_STORE_TRANSPOSE ? 1 : X * Y * Z * N>> {
+  using tw_block<tw_values<T, A < BLOCK_STORE_TRANSPOSE ? 1 : X * Y * Z * N>>::tw_block;
   template <class It> TW_CUB void Store(It to, T (&from)[N], int valid = X * Y * Z * N) {
-    for (int i = 0; i < N; i++) { int at = A == BLOCK_STORE_STRIPED ? i * X * Y * Z + tw_rank() : tw_rank() * N + i; if (at < valid) to[at] = from[i]; }
+    bool through = A >= BLOCK_STORE_TRANSPOSE;
+    if (through) { for (int i = 0; i < N; i++) this->temp[tw_rank() * N + i] = from[i]; __syncthreads(); }
+    for (int i = 0; i < N; i++) { int at = through || A == BLOCK_STORE_STRIPED ? i * X * Y * Z + tw_rank() : tw_rank() * N + i; if (at < valid) to[at] = through ? this->temp[at] : from[i]; }
   }
 };
 template <class K, int X, int N, class V = char, int = 0, bool = true, int = 0> struct BlockRadixSort : tw_block<tw_values<K, X * N>> {
