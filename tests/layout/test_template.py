@@ -278,3 +278,13 @@ def test_what_stands_at_two_places_is_computed_once():
     filled = template(text, a=tiles[i, j, :, :]).fill("triton").text
     *_, copied, mask = filled.strip().split("\n")
     assert mask.isidentifier() and copied.count(mask) == 2 and "*" not in copied and "<" not in copied
+
+
+def test_offsets_below_a_product_that_is_given_are_narrow_and_the_host_checks_it():
+    m, n = symbols("m n", 1, 1 << 20)
+    place = lego.GroupBy((m, n))[symbol("i", 0, m), symbol("j", 0, n)]
+    assert "long long" in template("{{ x }}", x=place).fill("cuda").text
+    filled = template("{{ x }}", x=place, grid=(m,), given=[m * n < 1 << 31]).fill("cuda")
+    assert filled.text == "i * n + j" and filled.launch(m=1 << 10, n=1 << 20) == (1 << 10,)
+    with pytest.raises(LayoutError, match=r"m \* n < 2147483648 does not hold"):
+        filled.launch(m=1 << 11, n=1 << 20)
