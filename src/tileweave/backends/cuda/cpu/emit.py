@@ -246,9 +246,10 @@ class AsmBlock:
             kind = "" if result == "pred" or wide else result
             return f"{self.target(first, kind)} = ::tw::bits<::tw::u64>({wide}({c_type})({value}));"
         joined = next((_JOINED[m] for m in s.modifiers[1:-1] if m in _JOINED), None)  # setp.lt.and.s32 p|q, a, b, c
-        also = f" {joined} (bool)({reads[2]})" if joined else ""
+        also = f" {joined} tw_j" if joined else ""
+        given = f" bool tw_j = {reads[2]};" if joined else ""  # read before either result is written
         second = f" {self.register(first.predicate)} = !tw_c{also};" if first.predicate else ""
-        return f"{{ bool tw_c = {value};{second} {self.target(first)} = tw_c{also}; }}"
+        return f"{{ bool tw_c = {value};{given}{second} {self.target(first)} = tw_c{also}; }}"
 
     # --- helpers of the handlers
     def tile(self, o: PtxOperand, tile: Fragment, role: str) -> tuple[PtxOperand, ...]:
