@@ -89,7 +89,6 @@ BUGS = {
     "barrier between two sums of CUB": ("images", "  __syncthreads();\n  float s =", "  float s =", "race-block"),
     "fork of a graph": ("images", "  cudaStreamWaitEvent(t, fork);\n", "", "race-stream"),
     "join of a graph": ("images", "  cudaStreamWaitEvent(s, join);\n", "", "value"),
-    "memory freed in a stream beside its use": ("images", "cudaFreeAsync(z, s)", "cudaFreeAsync(z, t)", "race-stream"),
     "managed memory that a kernel writes": ("images", "*other = 5;", "sizes[3] = *other = 5;", "host-race"),
 }  # fmt: skip
 
