@@ -99,6 +99,8 @@ def test_plans_are_kept_compared_and_run(capsys):
     [
         (["--objective", "wrds"], "'wrds' is no objective"),
         (["--pin", "matmul"], "names no operation"),
+        (["--forbid", "matmul"], "such as matmul=k or matmul#2=i,j"),
+        (["--forbid", "matmul=4"], "names no dimensions"),
         (["--pin", "matmul=x"], "says no parts"),
         (["--pin", "matmul=2,k:2"], "says no parts"),
         (["--pin", "conv=2,2"], "no graph has the operation"),

@@ -24,7 +24,7 @@ class Pins:
 
     Args:
         words: ``OPERATION=CUTS``: an operator, one of several by number (``matmul#2``) or all of a line (``@17``); then
-            parts by name (``m:4,k:2``), in order (``4,1,2``), or (to forbid) names.
+            parts by name (``i:4,k:2``), in order (``4,1,2``), or (to forbid) names.
         forbid: whether names stand behind the sign.
     """
 
@@ -34,15 +34,16 @@ class Pins:
         for word in words:
             what, sign, cuts = word.partition("=")
             if not (sign and re.fullmatch(r"@\d+|[A-Za-z_]\w*(#[1-9]\d*)?", what)):
-                raise PlanError(option, f"{word!r} names no operation", legal="such as matmul=4,1,2 or matmul#2=k:4")
-            self.rows.append((word, what, cuts.split(",") if forbid else self._parts(word, cuts)))
+                legal = "such as matmul=k or matmul#2=i,j" if forbid else "such as matmul=4,1,2 or matmul#2=k:4"
+                raise PlanError(option, f"{word!r} names no operation", legal=legal)
+            self.rows.append((word, what, _names(word, cuts) if forbid else self._parts(word, cuts)))
 
     def _parts(self, word: str, cuts: str) -> dict[str, int] | list[int]:
         parts = [part.rpartition(":") for part in cuts.split(",")]
         named = {name for name, _, _ in parts}
         good = all(count.isdecimal() and int(count) for _, _, count in parts)
         if not good or (len(parts) > 1 and "" in named and len(named) > 1):
-            legal = "a number for each dimension (4,1,2), or some by name (m:4,k:2)"
+            legal = "a number for each dimension (4,1,2), or some by name (i:4,k:2)"
             raise PlanError(self.option, f"{word!r} says no parts", legal=legal)
         return [int(n) for _, _, n in parts] if named == {""} else {name: int(n) for name, _, n in parts}
 
@@ -62,6 +63,14 @@ class Pins:
         if missed and graphs:
             legal = ", ".join(dict.fromkeys(names[1] for graph in graphs for names in _numbered(graph).values()))
             raise PlanError(self.option, f"no graph has the operation of {missed[0]!r}", legal=legal)
+
+
+def _names(word: str, cuts: str) -> list[str]:
+    """The names behind the sign."""
+    names = cuts.split(",")
+    if not all(name.isidentifier() for name in names):
+        raise PlanError("--forbid", f"{word!r} names no dimensions", legal="names that stay whole, such as matmul=i,k")
+    return names
 
 
 def _numbered(graph: Graph) -> dict[Operation, tuple[str, ...]]:

@@ -18,10 +18,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod, sqrt
+from typing import Any
 
 import numpy as np
 
 from tileweave.graph import Operation
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +98,23 @@ def lower_bound_words(m: int, n: int, k: int, count: int, memory_words: float = 
 def grid_words(m: int, n: int, k: int, grid: tuple[int, int, int], count: int) -> float:
     """Words that the machine with the largest block receives, or an idle one for its part of the result.
 
-    Every machine holds as much of the operands, and ends with as much of the result, in whole elements.
+    Machines that need the same block of an operand hold it in equal shares, and those that have partial results of the
+    same block combine equal shares of it, all in whole elements; nobody holds more of an operand than its part of the
+    whole, and machines without a block take such a part of the result.
     """
-    gm, gn, gk = grid
-    a, b = -(-m // gm) * -(-k // gk), -(-n // gn) * -(-k // gk)
-    share = -(-m * n // count)
-    busy = max(0, a - -(-m * k // count)) + max(0, b - -(-n * k // count)) + (gk - 1) * share
-    return float(max(busy, gk * share) if prod(grid) < count else busy)
+    gm, gn, gk = (np.asarray(g, np.int64) for g in grid)
+    return float(_words((m, n, k), gm, gn, gk, count))
+
+
+def _words(shape: tuple[int, int, int], gm: IntArray, gn: IntArray, gk: IntArray, count: int) -> IntArray:
+    m, n, k = shape
+    rows, columns, depth = -(-m // gm), -(-n // gn), -(-k // gk)
+    a, b, share = rows * depth, columns * depth, -(-m * n // count)
+    idle = count - gm * gn * gk
+    ours = np.maximum(-(-(rows * columns - idle * share // (gm * gn)) // gk), np.minimum(share, rows * columns))
+    ours = np.where(gk > 1, ours, 0)
+    busy = a - np.minimum(a // gn, -(-m * k // count)) + b - np.minimum(b // gm, -(-n * k // count)) + (gk - 1) * ours
+    return np.asarray(np.where((idle > 0) & (gk > 1), np.maximum(busy, gk * share), busy))
 
 
 @lru_cache(maxsize=1024)
@@ -120,10 +133,7 @@ def best_grid(m: int, n: int, k: int, count: int) -> tuple[tuple[int, int, int],
         most = np.minimum(count // (gm * rows), k)
         gn = np.repeat(rows, most)
         gk = np.arange(1, len(gn) + 1) - np.repeat(np.cumsum(most) - most, most)
-        a, b = -(-m // gm) * -(-k // gk), -(-n // gn) * -(-k // gk)
-        share = -(-m * n // count)
-        words = np.maximum(a - -(-m * k // count), 0) + np.maximum(b - -(-n * k // count), 0) + (gk - 1) * share
-        words = np.where(gm * gn * gk < count, np.maximum(words, gk * share), words)
+        words = _words((m, n, k), np.asarray(gm, np.int64), gn, gk, count)
         low = float(words.min())
         if low <= best[0]:
             grids = [(gm, int(gn[at]), int(gk[at])) for at in np.flatnonzero(words == low)]

@@ -287,8 +287,9 @@ def in_runs(
     """A placement by which so many owners share each part of a tensor, as evenly as single elements allow.
 
     A part is cut along its two longest dimensions: into as few rows, and those into as few pieces, as keep the run of
-    each owner within 0.2 % of the least. Machines behind those of the parts take as much as the owners; if they are
-    spare, up to twice as much, so that runs are rounded down. None where there is nothing to share.
+    each owner within 1 % of the least, since every piece is a task. Machines behind those of the parts take as much as
+    the owners; if they are spare, up to twice as much, so that runs are rounded down. None where there is nothing to
+    share.
     """
     parts = [-(-n // prod(extent for extent, _ in row)) for n, row in zip(shape, digits, strict=True)]
     bare = Placement((1,) * len(shape), tuple(digits), (1,) * len(shape), owners, offset)
@@ -304,7 +305,7 @@ def in_runs(
     in_rows, in_pieces = (np.concatenate(both) for both in zip(*ways, strict=True))
     run = -(-in_rows * in_pieces * used // (bare.owners * (used + rest)))
     size = run * -(-rows // in_rows) * -(-columns // in_pieces)
-    best = int(np.argmax(size <= 1.002 * size.min()))
+    best = int(np.argmax(size <= 1.01 * size.min()))
     waves = [1] * len(shape)
     waves[row] = int(in_rows[best])
     waves[column] = int(in_pieces[best])

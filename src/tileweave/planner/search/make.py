@@ -246,15 +246,15 @@ def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
     if len(machines) > 1 and not problem.allowed and not problem.placed and ways[0].tables is not None:
         whole = (0,) * len(ways[0].tables.nodes)
         ways[0].choices += [whole] if whole not in ways[0].choices else []
-    seen: set[tuple[Step, ...]] = set()
+    seen: set[Any] = set()
     words = problem.objective.name == "words"
     few = len(graph.operations) <= FEW_OPERATIONS and len(machines) <= MOST_RUNS
     for waves in wave_counts(graph, len(machines)):
         for way, (rank, chosen) in [(one, ranked) for one in ways for ranked in enumerate(one.choices)]:
             for sharing in SHARINGS if words or (few and not rank and waves == WHOLE) else SHARINGS[:1]:
                 plan = plan_of(problem, way.tables, chosen, waves, sharing)
-                if plan.steps not in seen:
-                    seen.add(plan.steps)
+                if (plan.steps, plan.homes) not in seen:
+                    seen.add((plan.steps, plan.homes))
                     gap = None if way.least is None else 0.0
                     if way.tables is not None and way.least is not None:
                         cost = cost_of(way.tables, problem.objective.weigh, chosen)

@@ -202,7 +202,8 @@ class Tables:
         if offer.combined is not None:
             size = volume(offer.combined) * sum(kind.dtype.itemsize for _, kind in node.outputs)
             if self.runs:
-                size = np.minimum(size, -(-sum(kind.size_bytes for _, kind in node.outputs) // self.count))
+                part = -(-node.outputs[0][1].box.size // self.count)
+                size = np.minimum(size, part * sum(kind.dtype.itemsize for _, kind in node.outputs))
             others = np.where(offer.partial, offer.parts - 1, 0)[:, None]
             moved, messages = moved + size * others, messages + (size > 0) * others
             touched = touched + size * np.where(offer.partial, offer.parts + 1, 0)[:, None]
