@@ -510,6 +510,28 @@ def test_a_row_of_updates_needs_one_buffer() -> None:
     assert found.arena_bytes == 4 * 64 * 1000
 
 
+@pytest.mark.parametrize("donated", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_block_in_between_lies_in_a_result_that_is_not_made_yet(late: bool, donated: bool) -> None:
+    """Of three, each dead when the next but one is made, the result takes the second; not while its memory is read."""
+    rng = np.random.default_rng(6)
+    arrays = [rng.standard_normal((512, 512), dtype=np.float32) / np.float32(s) for s in (1, 23, 23, 23, 23)]
+    x, *weights = (tw.source(array, name=f"x{k}") for k, array in enumerate(arrays))
+    y, wanted = x, arrays[0].astype(np.float64)
+    for k, (weight, array) in enumerate(zip(weights, arrays[1:], strict=True)):
+        y, wanted = tw.relu(y @ weight), np.maximum(wanted @ array, 0)
+        if late and k == 2:
+            y, wanted = y + x, wanted + arrays[0]
+    plan = tw.plan(y, 1)
+    for _ in range(2):
+        given = arrays[0].copy()
+        got = tw.run(plan, bind={"x0": given}, out=given if donated else None)
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+        assert (got is given) == donated
+    (found,) = executables(plan)
+    assert found.arena_bytes == (2 if late else 1) * arrays[0].nbytes
+
+
 @pytest.mark.parametrize("cut", ["all", "reversed", "half of the channels", "the last filters", "mirrored channels"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_constant_weights_that_are_no_whole_stretch_are_arranged(cut: str, count: int) -> None:

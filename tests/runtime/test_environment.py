@@ -257,6 +257,16 @@ def test_tensors_lie_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
         environment(2, runtime="ray", copies=2)
 
 
+def test_a_copy_in_a_folder_is_seen_whole_or_not_at_all(tmp_path):
+    env = environment(1, folder=tmp_path)
+    env.load("x", np.arange(12.0).reshape(3, 4))
+    before = np.load(tmp_path / "x.npy", mmap_mode="r")
+    env.copy("x", Box((0, 0), (2, 2)), "x", (1, 1))
+    assert before.tolist() == np.arange(12.0).reshape(3, 4).tolist()
+    assert env.read("x").tolist() == [[0, 1, 2, 3], [4, 0, 1, 7], [8, 4, 5, 11]]
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
 def test_a_file_cannot_be_the_folder(tmp_path):
     (tmp_path / "taken").write_text("x")
     with pytest.raises(StorageError, match=r"environment\(folder\): '.*taken' cannot be a folder"):

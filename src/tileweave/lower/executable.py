@@ -243,6 +243,10 @@ class Executable:
         if total > room_bytes and together:
             self._homes = in_place({**alone, **results})
             buffers, total = self._placed()
+        brought, kinds = self._samples.keys() - self._constant, self._spans()
+        if moved := homes.in_spare_results(self._steps, self._tasks, self._homes, *kinds, self._sinks, brought):
+            self._homes.update(moved)
+            buffers, total = self._placed()
         if total:
             memory = empty((max(total, 1 << 16),), np.uint8)
             for key, (kind, start) in buffers.items():
@@ -307,6 +311,12 @@ class Executable:
 
     def _placed(self) -> tuple[dict[tuple[int, int], tuple[TensorType, int]], int]:
         """Per buffer of the arena (type, first byte), and the bytes of all; a buffer per read that is put together."""
+        kinds, spans = self._spans()
+        starts, total = place_in_time([(kinds[key].size_bytes, *spans[key]) for key in kinds])
+        return {key: (kind, start) for (key, kind), start in zip(kinds.items(), starts, strict=True)}, total
+
+    def _spans(self) -> tuple[dict[tuple[int, int], TensorType], dict[tuple[int, int], tuple[int, int]]]:
+        """Per buffer of the arena its type, and the first and the last task that uses it."""
         kinds: dict[tuple[int, int], TensorType] = {}
         spans: dict[tuple[int, int], tuple[int, int]] = {}
 
@@ -327,8 +337,7 @@ class Executable:
                     if len(self._merged(read)) != 1:
                         spans[task.number, 1 + k] = spans.get((task.number, 1 + k), (at, at))[0], at
                         kinds[task.number, 1 + k] = TensorType(read.box.shape, read.dtype)
-        starts, total = place_in_time([(kinds[key].size_bytes, *spans[key]) for key in kinds])
-        return {key: (kind, start) for (key, kind), start in zip(kinds.items(), starts, strict=True)}, total
+        return kinds, spans
 
     def _dropped(self) -> dict[int, list[int]]:
         """Task -> the tasks whose blocks, held by Python, nobody reads after it."""

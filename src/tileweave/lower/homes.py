@@ -6,9 +6,9 @@ Source: own.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from tileweave.graph import Sink
+from tileweave.graph import Sink, Source, TensorType
 from tileweave.lower.reads import bounds, pointwise, written_over
 from tileweave.lower.values import Home
 from tileweave.planner.plan import Step
@@ -107,3 +107,50 @@ def in_place(steps: Sequence[Step], tasks: Sequence[Task], homes: dict[int, Home
                 homes[piece.task] = Home(home.key, home.hold.translate(piece.map.offset))
                 break
     return homes
+
+
+SPARE_BYTES = 1 << 20
+"""Smaller buffers stay in the arena: memory is not short there, and a run need not say where they lie."""
+
+
+def in_spare_results(
+    steps: Sequence[Step],
+    tasks: Sequence[Task],
+    homes: Mapping[int, Home],
+    kinds: Mapping[tuple[int, int], TensorType],
+    spans: Mapping[tuple[int, int], tuple[int, int]],
+    sinks: Mapping[Sink, int],
+    bound: Collection[Source],
+) -> dict[int, Home]:
+    """Blocks that can lie in a result of their type, since they are dead before a task writes the result.
+
+    Args:
+        steps: of the plan.
+        tasks: all of them.
+        homes: where blocks lie so far.
+        kinds: of the buffers of the arena.
+        spans: the first and the last task that uses each buffer.
+        sinks: the numbers of the results.
+        bound: the sources that a run brings. Such an array may be given as the result, too: that is free from its
+            last read on.
+    """
+    own = {home.key for home in homes.values() if home.result < 0 and (home.key[0] >= len(tasks) or not home.key[1])}
+    large = [key for key in own & kinds.keys() if kinds[key].size_bytes >= SPARE_BYTES]
+    if not large:
+        return {}
+    read, made = dict[TensorType, int](), dict.fromkeys(sinks.values(), len(tasks))
+    for at, task in enumerate(tasks):
+        home, node = homes.get(task.number), steps[task.step].node
+        result = sinks[node] if isinstance(node, Sink) else home.result if home is not None else -1
+        if result >= 0:
+            made[result] = min(made[result], at)
+        sources = (piece.source for one in task.reads for piece in one.pieces)
+        read.update((source.type, at) for source in sources if source is not None and source in bound)
+    found: dict[tuple[int, int], int] = {}
+    for sink, result in sinks.items():
+        after, before = read.get(sink.tensor.type, -1), made[result]
+        for key in sorted(large, key=lambda key: (spans[key], key), reverse=True):  # the last leaves the most room
+            free = after < spans[key][0] and spans[key][1] < before
+            if free and key not in found and kinds[key] == sink.tensor.type:
+                found[key], before = result, spans[key][0]
+    return {n: Home((-1, found[home.key]), home.hold) for n, home in homes.items() if home.key in found}

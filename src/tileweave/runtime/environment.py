@@ -210,11 +210,14 @@ class Environment:
             self._known(where, name)
             self._known(where, target)
             read = np.load(self._path(name), mmap_mode="r")
-            written = np.load(self._path(target), mmap_mode="r+")
+            written = np.load(self._path(target), mmap_mode="r")
             _check_copy(where, read, box)
             _check_copy(where, written, there, read.dtype)
-            written[slices(there)] = np.array(read[slices(box)])
-            written.flush()
+            whole = Box.of(written.shape)
+            with self._turn:
+                self._replace(
+                    target, TensorType(whole.shape, read.dtype), [(whole, written), (there, read[slices(box)])]
+                )
             return
         with self._turn:
             kinds = [self._version(where, one).type for one in (name, target)]
@@ -401,9 +404,7 @@ class Environment:
     def _put(self, where: str, name: str, array: Array, place: Placement | str | None) -> None:
         self._named(where, name)
         if self._folder is not None:
-            sinks = open_sinks([(io.target(self._path(name), overwrite=True), TensorType(array.shape, array.dtype))])
-            sinks.writers[0].write(Box.of(array.shape), array)
-            sinks.commit()
+            self._replace(name, TensorType(array.shape, array.dtype), [(Box.of(array.shape), array)])
         else:
             with self._turn:
                 held = self.held_bytes + self._promised - self._bytes(name)
@@ -413,6 +414,17 @@ class Environment:
                 tensor = api.source(array) if self._lineage else None
                 self._versions[name] = self._made_version(np.array(array), None if tensor is None else (tensor, {}))
         self._placed(name, place)
+
+    def _replace(self, name: str, kind: TensorType, parts: Sequence[tuple[Box, Array]]) -> None:
+        """Gives a tensor in the folder these values, one part after the other; others see all of them or none."""
+        sinks = open_sinks([(io.target(self._path(name), overwrite=True), kind)])
+        try:
+            for box, values in parts:
+                sinks.writers[0].write(box, values)
+            sinks.commit()
+        except BaseException:
+            sinks.abort()
+            raise
 
     def _bytes(self, name: str) -> int:
         return self._versions[name].type.size_bytes if name in self._versions else 0

@@ -324,7 +324,8 @@ def where_it_lies(one: FileTarget) -> str:
 def _check_local(one: FileTarget, where: str) -> None:
     path = Path(where_it_lies(one))
     if not path.parent.is_dir():
-        raise StorageError(where, f"the folder {str(path.parent)!r} does not exist", legal="a folder that exists")
+        problem = "is no folder" if path.parent.exists() else "does not exist"
+        raise StorageError(where, f"the folder {str(path.parent)!r} {problem}", legal="a folder that exists")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise StorageError(where, f"the folder {str(path.parent)!r} cannot be written", legal="a writable folder")
     if not path.exists():

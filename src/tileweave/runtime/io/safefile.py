@@ -87,6 +87,8 @@ def open_safe(path: str, key: str, where: str) -> MappedReader:
         try:
             entry = entries[key]
             kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+            others = {name: one["data_offsets"] for name, one in entries.items() if name != key}
+            shared = [name for name, (first, stop) in others.items() if first < end and begin < stop]
         except (KeyError, TypeError, ValueError):
             raise StorageError(where, f"member {key!r} has no type, shape and place", legal=_LEGAL) from None
         numbers = (*shape, begin, end)
@@ -98,6 +100,9 @@ def open_safe(path: str, key: str, where: str) -> MappedReader:
         if end - begin != prod(shape) * dtype.itemsize or end > there:
             problem = f"member {key!r} lies in bytes {begin}..{end} of {there}"
             raise StorageError(where, problem, legal=f"{prod(shape) * dtype.itemsize} bytes inside the file")
+        if shared:
+            problem = f"member {key!r} has bytes of {shared[0]!r}"
+            raise StorageError(where, problem, legal="tensors that lie one behind the other")
         return MappedReader(file, Header(shape, dtype, False, start + begin))
 
 

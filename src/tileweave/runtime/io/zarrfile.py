@@ -162,10 +162,8 @@ class ZarrReader:
     """Reads boxes of one zarr array."""
 
     def __init__(self, array: Any, where: str) -> None:
-        self._array, self._buffer = (
-            array,
-            importlib.import_module("zarr.core.buffer").default_buffer_prototype().nd_buffer,
-        )
+        self._array, self._where = array, where
+        self._buffer = importlib.import_module("zarr.core.buffer").default_buffer_prototype().nd_buffer
         self.everywhere = True
         self.chunks = tuple(map(int, array.chunks))
         dtype = np.dtype(array.dtype)
@@ -180,7 +178,11 @@ class ZarrReader:
 
         def one(part: Box) -> None:
             place = out[slices(part.translate(start))]
-            self._array.get_basic_selection(slices(part)[:-1], out=self._buffer.from_ndarray_like(place))
+            try:
+                self._array.get_basic_selection(slices(part)[:-1], out=self._buffer.from_ndarray_like(place))
+            except (RuntimeError, ValueError, TypeError) as error:  # of codecs; what the storage fails is tried again
+                problem = f"the chunk at {part} cannot be unpacked: {error}"
+                raise StorageError(self._where, problem, legal="a chunk as the array's metadata has it") from error
 
         each(parts(box, self.chunks), one)
         return out
