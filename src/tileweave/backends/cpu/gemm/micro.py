@@ -415,24 +415,32 @@ class _Tile:
         f.when(may_store, lambda: self.each_row(stored), lambda: self.each_row(added))
 
     def store_runs(self, sums: list[str]) -> None:
+        """Masked runs; the output is read only where it is added to: a run that follows would wait for its stores."""
         f, tile, segments = self.f, self.tile, self.columns.segments
         entries = []
         for group in range(tile.vectors):
             masks = [mask_from(f, self.word(group, s, 2), self.lanes) for s in range(segments)]
-            reads = [self.wanted(mask) if tile.start is not Start.OUTPUT else mask for mask in masks]
-            entries.append([(self.word(group, s, 1), masks[s], reads[s]) for s in range(segments)])
+            entries.append([(self.word(group, s, 1), masks[s]) for s in range(segments)])
         row_offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
 
-        def stored(row: int) -> None:
+        def written(row: int, *, add: bool) -> None:
             line = f.at("%out", row_offsets[row])
             for group in range(tile.vectors):
-                for offset, mask, read in entries[group]:
-                    place = f.at(line, offset)
-                    old = vectors.load(f, self.element, self.lanes, place, read)
-                    value = self.finished(sums[row * tile.vectors + group], old, self.lanes)
+                for offset, mask in entries[group]:
+                    place, value = f.at(line, offset), sums[row * tile.vectors + group]
+                    if add:
+                        old = vectors.load(f, self.element, self.lanes, place, mask)
+                        value = self.finished(value, old, self.lanes)
+                    else:
+                        value = self.clipped(value, self.lanes)
                     vectors.store(f, self.element, self.lanes, value, place, mask)
 
-        self.each_row(stored)
+        may_store = "%init" if tile.start is not Start.OUTPUT else 0
+        f.when(
+            may_store,
+            lambda: self.each_row(partial(written, add=False)),
+            lambda: self.each_row(partial(written, add=True)),
+        )
 
     def scatter(self, sums: list[str]) -> None:
         """The output is not dense along the vectors: through the stack, one element at a time."""
