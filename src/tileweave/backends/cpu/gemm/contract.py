@@ -13,6 +13,7 @@ from tileweave.backends.cpu.gemm.block import BlockWriter
 from tileweave.backends.cpu.gemm.blocking import ProductBlocking, with_sizes
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.gemm.micro import multiply_add
+from tileweave.backends.cpu.gemm.tiny import emit_straight, straight
 from tileweave.backends.cpu.llvm.elements import Element, convert
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import emit_nest, run_tasks
@@ -75,6 +76,10 @@ def emit_contraction(
         start: whether sums that are stored begin with a row, which the columns alone walk as they walk the output.
     """
     decided = block_product(op, elements, target, threads, settings)
+    if module.sizes is None and not start and straight(decided):
+        several = threads > 1 and decided.flops >= _PARALLEL_FLOPS
+        how = emit_straight(module, target, name, PARAMETERS, op, decided, parallel=several)
+        return (*decided.explain(names), how)
     block = BlockWriter(module, target, name, op, decided, start)
     memory.reserve(block.layout.shared_bytes, block.layout.thread_bytes)
     notes = (*decided.explain(names), block.explain())
