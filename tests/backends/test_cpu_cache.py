@@ -319,3 +319,19 @@ def test_the_bound_is_a_variable(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TILEWEAVE_CACHE_MIB", "much")
     with pytest.raises(BackendError, match="TILEWEAVE_CACHE_MIB='much' is no size"):
         kept.limit_bytes()
+
+
+def test_a_direct_call_that_is_running_already_leaves_its_memory_alone(cache: Path) -> None:
+    values, out = np.linspace(-1, 1, 23, dtype=np.float32), np.zeros(23, np.float32)
+    kernel = compile(program(23))
+    assert kernel.run_on(values, out)
+    assert not kernel.run_on(values[:22], values)  # they share bytes
+    if kernel._direct is not None:
+        kernel._direct[0] = 1
+        out[:] = 7
+        assert not kernel.run_on(values, out)
+        assert (out == 7).all()
+        kernel._direct[0] = 0
+        assert not kernel.run_on(values)
+    assert kernel.run_on(values, out)
+    assert np.array_equal(out, np.maximum(values, 0))

@@ -95,8 +95,9 @@ class Compiled(Protocol):
     def run(self, arrays: Mapping[str, Array]) -> None:
         """Run on arrays by the names of the program's tensors, checked first."""
 
-    def run_on(self, *arrays: Array) -> bool:
-        """Run on arrays that are known to fit; False, and nothing is run, where a check is needed after all."""
+    @property
+    def run_on(self) -> Callable[..., int]:
+        """Runs on arrays that are known to fit; false, and nothing is run, where `__call__` is needed after all."""
 
     def prepare(self, *arrays: Array) -> Callable[[], object]:
         """A function without arguments that runs on these arrays, which are checked now and kept alive."""
@@ -454,10 +455,10 @@ class FunctionKernel:
         """Run the function on arrays by name."""
         self(*(arrays[spec.name] for spec in self.program.tensors if spec.role != "scratch"))
 
-    def run_on(self, *arrays: Array) -> bool:
+    def run_on(self, *arrays: Array) -> int:
         """Run the function."""
         self(*arrays)
-        return True
+        return 1
 
     def prepare(self, *arrays: Array) -> Callable[[], object]:
         """The function with these arrays."""

@@ -523,17 +523,24 @@ def _into_new(steps: tuple[_Step, ...]) -> Call:
         values = list(arrays)
         for step in steps:
             out = step.new()
-            step.kernel.run_on(*step.of(values), out)
+            _run(step, values, out)
             values.append(out)
         return out
 
     def call_one(*arrays: Array) -> Array:
         out = new()
-        run_on(*arrays, out)
+        if not run_on(*arrays, out):
+            kernel(*arrays, out)  # another thread is in the same call
         return out
 
-    run_on, new = steps[0].kernel.run_on, steps[0].new
+    kernel, new = steps[0].kernel, steps[0].new
+    run_on = kernel.run_on
     return call_one if _alone(steps) else call
+
+
+def _run(step: _Step, values: Sequence[Array], out: Array) -> None:
+    if not step.kernel.run_on(*step.of(values), out):
+        step.kernel(*step.of(values), out)
 
 
 def _alone(steps: tuple[_Step, ...]) -> bool:
@@ -549,7 +556,7 @@ def _into(steps: tuple[_Step, ...]) -> Call:
         *values, out = given
         for step in before:
             made = step.new()
-            step.kernel.run_on(*step.of(values), made)
+            _run(step, values, made)
             values.append(made)
         inputs = last.of(values)
         if not (out.flags.writeable and run_on(*inputs, out)):

@@ -25,7 +25,7 @@ from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, famil
 from tileweave.backends.cpu.llvm.sizes import Table
 from tileweave.backends.cpu.memory import owner, rounded, scratch_offsets, share_bytes
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
-from tileweave.backends.cpu.target.calls import Bound
+from tileweave.backends.cpu.target.calls import Bound, direct_call
 from tileweave.backends.cpu.target.jit import compile_ir, release
 from tileweave.backends.cpu.target.later import later
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
@@ -104,8 +104,8 @@ class CpuKernel:
         self._thread_bytes = rounded(thread_bytes)
         self._block_bytes = self._thread_at + self._thread_bytes * self.threads
         self._idle: list[Block] = []
-        self.run_on = self._direct()
-        """For callers that have checked: see `_direct`."""
+        self.__dict__.pop("run_on", None)  # of the kernel that this one is made from
+        self._direct: Any = None
         _LIVE.add(self)
 
     @property
@@ -266,25 +266,33 @@ class CpuKernel:
 
     # ---- the call -----------------------------------------------------------------------------------------------
 
-    def _direct(self) -> Callable[..., bool]:
+    @functools.cached_property
+    def run_on(self) -> Callable[..., int]:
         """Run on arrays whose type, shape, strides and flags the caller knows to fit, unless they may share bytes.
 
         They must be of the class ndarray itself, in the order of `__call__`. Where what is written and another array
-        may share a byte, nothing is run and the result is False: `__call__` knows better. One flat function: it is the
-        whole overhead of a small call.
+        may share a byte, or another thread is in the same call, nothing is run and the result is false: `__call__`
+        knows better. This is most of the overhead of a small call, so it is native where working memory is small.
         """
+        if self._block_bytes <= _SMALL_BLOCK:
+            block = self._begin()
+            positions = block.address, self._objects_at, len(self._specs)
+            made = direct_call(self._entry_objects, "entry_objects", *positions)
+            if made is not None:
+                call, self._direct = made
+                self._kept = block
+                return call
         if address_of is interface_address:
 
-            def checked(*arrays: Array) -> bool:
+            def checked(*arrays: Array) -> int:
                 self(*arrays)
-                return True
+                return 1
 
             return checked
         take, pack, at = self._idle.pop, self._objects.pack_into, self._objects_at
-        give = self._idle.append if self._block_bytes <= _SMALL_BLOCK else self._give
-        entry, begin = self._entry_objects, self._begin
+        entry, begin, give = self._entry_objects, self._begin, self._give
 
-        def run_on(*arrays: Array) -> bool:
+        def direct(*arrays: Array) -> int:
             try:
                 block = take()  # two calls at once never hold the same memory
             except IndexError:
@@ -294,17 +302,7 @@ class CpuKernel:
             give(block)  # an interrupt before this loses the block, and nothing else
             return not clash
 
-        def run_on_three(a: Array, b: Array, c: Array) -> bool:  # the same without packing and unpacking arguments
-            try:
-                block = take()
-            except IndexError:
-                block = begin()
-            pack(block.memory, at, id(a), id(b), id(c))
-            clash = entry(block.address)
-            give(block)
-            return not clash
-
-        return run_on_three if len(self._specs) == 3 else run_on
+        return direct
 
     def _run(self, addresses: Sequence[int]) -> None:
         try:
@@ -570,6 +568,8 @@ def _after_fork() -> None:
     _LOCK = threading.Lock()  # a thread that is gone may hold the old one
     for kernel in list(_LIVE):
         kernel._idle.clear()  # they name the pool of the parent
+        if kernel._direct is not None:
+            kernel._direct[0] = -1
 
 
 if hasattr(os, "register_at_fork"):
