@@ -275,12 +275,10 @@ class CpuKernel:
         knows better. This is most of the overhead of a small call, so it is native where working memory is small.
         """
         if self._block_bytes <= _SMALL_BLOCK:
-            block = self._begin()
-            positions = block.address, self._objects_at, len(self._specs)
-            made = direct_call(self._entry_objects, "entry_objects", *positions)
+            names = self._begin(), self._objects_at, len(self._specs)
+            made = direct_call(self._entry_objects, "entry_objects", *names, kept=self._tables)
             if made is not None:
                 call, self._direct = made
-                self._kept = block
                 return call
         if address_of is interface_address:
 

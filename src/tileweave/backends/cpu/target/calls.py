@@ -393,7 +393,7 @@ def _takes_objects() -> bool:
 
 
 def direct_call(
-    function: Any, name: str, environment: int, objects_at: int, count: int
+    function: Any, name: str, block: Block, objects_at: int, count: int, kept: object
 ) -> tuple[Callable[..., int], Any] | None:
     """A builtin that runs a kernel on array objects, in an environment of its own, without Python between.
 
@@ -402,9 +402,10 @@ def direct_call(
     Args:
         function: the kernel as ctypes calls it, which keeps the code.
         name: of its function on array objects.
-        environment: the address.
+        block: the environment, which the builtin keeps.
         objects_at: where the environment names the objects, in bytes.
         count: how many there are.
+        kept: kept alive as well.
 
     Returns:
         The builtin, and an array whose first word is 0 while it is idle: another number there forbids calls. None
@@ -412,9 +413,9 @@ def direct_call(
     """
     if not _takes_objects():
         return None
-    words = (0, count, environment + objects_at, environment, function.code.addresses[name], *_python())
+    words = (0, count, block.address + objects_at, block.address, function.code.addresses[name], *_python())
     head = _words(words)
-    return _builtin("direct", head, (function, _code())), head
+    return _builtin("direct", head, (function, _code(), block, kept)), head
 
 
 class Bound:
