@@ -1,6 +1,6 @@
 """The CPU backend: a TEIR program becomes one native function through LLVM."""
 
-from tileweave.backends.cpu.gemm.export import blocked
+from tileweave.backends.cpu.export import blocked
 from tileweave.backends.cpu.kernel import CpuKernel, compile, forget, tune_by
 from tileweave.backends.cpu.target.settings import Settings
 from tileweave.backends.cpu.target.target import Target, host

@@ -388,12 +388,6 @@ class _Tile:
             "%init", [kind], lambda: [zero(self.element)], lambda: [vectors.load(f, self.element, 1, place)]
         )[0]  # type: ignore[return-value]
 
-    def wanted(self, mask: str | None) -> str:
-        """The lanes to be read: none where storing is asked for."""
-        kind = f"<{self.lanes} x i1>"
-        every = mask or vectors.mask_of(self.lanes, self.lanes)
-        return self.f.value(f"select i1 %init, {kind} zeroinitializer, {kind} {every}")
-
     def store_whole(self, sums: list[str]) -> None:
         """Whole vectors, each one run; the output is read only where it is added to."""
         f, tile = self.f, self.tile

@@ -21,7 +21,7 @@ from tileweave.backends.cpu.llvm.loops import emit_points
 from tileweave.backends.cpu.llvm.meanings import relu
 from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target
-from tileweave.teir.merged.form import Mode, Op
+from tileweave.teir.merged.form import MergedOp, Mode
 
 _MOST_PRODUCTS, _UNROLLED = 1024, 256
 """Products of vectors in the code for one point of the batch, and in a tile whose sums are no loop."""
@@ -44,7 +44,7 @@ def emit_straight(
     target: Target,
     name: str,
     parameters: Sequence[tuple[str, str]],
-    op: Op,
+    op: MergedOp,
     c: ProductBlocking,
     *,
     parallel: bool,
@@ -86,7 +86,7 @@ class _Straight:
         self,
         f: Function,
         target: Target,
-        op: Op,
+        op: MergedOp,
         c: ProductBlocking,
         bases: Sequence[str],
         flags: tuple[Value, Value],
