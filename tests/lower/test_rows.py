@@ -86,6 +86,17 @@ def test_rows_with_special_values_are_numpys(special: float) -> None:
             np.testing.assert_allclose(tw.run(tensor), want, rtol=1e-12, atol=1e-300)
 
 
+@pytest.mark.parametrize("strides", [(0, 0), (4, 0), (0, 4)])
+def test_rows_of_arrays_that_repeat_their_elements(strides: tuple[int, int]) -> None:
+    """A bound array whose elements are one along a row has one value per row; the result has it everywhere."""
+    memory = np.random.default_rng(3).standard_normal(64).astype(np.float32)
+    x = np.lib.stride_tricks.as_strided(memory, (64, 48), strides, writeable=False)
+    source = tw.source(name="x", shape=x.shape, dtype="float32")
+    for made in (tw.softmax(source, -1), tw.softmax(source, -1) + source, source - tw.sum(source, 1, keepdims=True)):
+        dense = tw.run(made, bind={"x": np.ascontiguousarray(x)})
+        np.testing.assert_allclose(tw.run(tw.plan(made), bind={"x": x}), dense, rtol=1e-5, atol=1e-5)
+
+
 def test_what_others_read_stays_outside() -> None:
     x = tw.source(np.random.default_rng(2).standard_normal((300, 256)))
     e = g.exp(x)

@@ -392,17 +392,20 @@ def test_constant_weights_are_arranged_from_any_order(seed: int) -> None:
     np.testing.assert_allclose(tw.run(plan, bind={"x": given}), wanted, rtol=1e-4, atol=1e-4)
 
 
-def test_plans_of_views_of_weights_that_change_between_them_have_the_new_ones() -> None:
+@pytest.mark.parametrize("by", ["slice", "buffer"])
+def test_plans_of_views_of_weights_that_change_between_them_have_the_new_ones(by: str) -> None:
     """While plans of the old ones live: arranged arrays are shared only where their memory cannot change."""
     rng = np.random.default_rng(5)
     x = rng.standard_normal((2, 8, 16, 16)).astype(np.float32)
     w = rng.standard_normal((16, 8, 3, 3)).astype(np.float32)
     source, plans = tw.source(name="x", shape=x.shape, dtype="float32"), []
+    w.flags.writeable = False
+    held = w if by == "slice" else np.frombuffer(memoryview(w).cast("B"), w.dtype).reshape(w.shape)
     for factor in (1, 2, -3):
         w.flags.writeable = True
         w *= factor
         w.flags.writeable = False
-        plans.append(tw.plan(tw.conv(source, tw.source(w[:]))))
+        plans.append(tw.plan(tw.conv(source, tw.source(held[:]))))
         wanted = np.asarray(tw.conv(tw.source(x.astype("f8")), tw.source(w.astype("f8"))))
         np.testing.assert_allclose(tw.run(plans[-1], bind={"x": x}), wanted, rtol=1e-4, atol=1e-4)
 

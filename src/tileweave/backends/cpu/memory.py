@@ -38,9 +38,12 @@ def owner(array: Array) -> Array:
 
 def is_immutable(owner: Array) -> bool:
     """Whether an owner's memory is read-only and stays so: bytes, or a file that is mapped to be read."""
+    held: Any = owner.base
     try:
-        return memoryview(owner.base).readonly  # type: ignore[arg-type]
-    except TypeError:  # the array's own memory, or an object's that does not say
+        while isinstance(held, memoryview) and held.readonly:  # of what may be written otherwise, as by an array
+            held = held.obj
+        return not isinstance(held, np.ndarray) and memoryview(held).readonly
+    except (TypeError, ValueError):  # the array's own memory, or an object's that does not say; a released view
         return False
 
 

@@ -120,7 +120,8 @@ def add_steps(
                 made.append((p.constant(f"step{k}", own, number), False))
             continue
         given = [inputs[a] if a >= 0 else made[-1 - a] for a in arguments]
-        each = kind not in _START and (p.row is None or any(one for _, one in given))
+        spread = last and into[1]  # what has one value per row is written to all of it
+        each = kind not in _START and (p.row is None or spread or any(one for _, one in given))
         if last or k == held:
             target = into[0]
         else:
