@@ -139,7 +139,7 @@ def round_of(folder: Path, scratch: Path, rng: np.random.Generator, victim: str)
     names = {path.name for path in folder.iterdir()}
     assert names <= {"marks", "a.npy"}, (victim, names, error)
     if driver.returncode == 0:
-        assert out.endswith("right\n")  # Ray may have told of a worker before
+        assert "right" in out.splitlines()  # Ray may have told of a worker or a node before or behind
     if "a.npy" in names:
         np.testing.assert_array_equal(np.load(folder / "a.npy"), np.arange(64) * 2 + 1)
     ended = {0: "right", 3: "error"}.get(driver.returncode, "ended")

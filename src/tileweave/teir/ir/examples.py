@@ -22,6 +22,18 @@ from tileweave.teir.ir.program import (
     TensorSpec,
 )
 
+__all__ = [
+    "batched_gemm_reordered",
+    "batched_gemm_scalar",
+    "branching",
+    "contraction_brgemm",
+    "contraction_gemm",
+    "contraction_scalar",
+    "guarded_reduction",
+    "permutation_scalar",
+    "permutation_tiled",
+]
+
 FP32 = (("data_type", "FP32"),)
 Extents = Mapping[str, int]
 
