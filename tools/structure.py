@@ -37,8 +37,9 @@ AIMS = {
 }
 """Source lines per package as the design sets them: a mirror, not a fence. `runtime` includes `lower`."""
 PUBLIC_MODULES = {
-    "version", "layout.axe", "layout.convert", "layout.cute", "layout.lego", "layout.analysis.svg", "graph.array_api",
-    "runtime.api", "backends.base", "backends.host", "backends.triton.printer", "teir.ir.examples",
+    "version", "layout.axe", "layout.convert", "layout.cute", "layout.lego", "layout.analysis.conflicts",
+    "layout.analysis.memory", "layout.analysis.movement", "layout.analysis.svg", "graph.array_api", "runtime.api",
+    "backends.base", "backends.host", "backends.triton.printer", "teir.ir.examples",
 }  # fmt: skip
 """Modules that users import themselves: beside packages, they alone have an ``__all__``."""
 

@@ -32,6 +32,8 @@ from tileweave.layout.f2.swizzle import ComposedLayout, Swizzle
 from tileweave.layout.notation.cute_tuples import zip_shape
 from tileweave.layout.notation.cute_value import CuteLayout
 
+__all__ = ["Accesses", "Remedy", "best_swizzle", "remove_conflicts", "search_padding", "search_swizzle"]
+
 
 @dataclass(frozen=True, slots=True)
 class Remedy:

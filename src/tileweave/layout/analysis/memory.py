@@ -29,6 +29,17 @@ from tileweave.layout.notation.lego_numbers import tuple_index
 from tileweave.layout.notation.lego_value import GenP, GroupBy, OrderBy, RegP
 from tileweave.layout.text.reader import read
 
+__all__ = [
+    "Banks",
+    "Coalescing",
+    "Collision",
+    "VectorWidth",
+    "bank_conflicts",
+    "coalescing",
+    "offsets_of",
+    "vector_width",
+]
+
 Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 TABLE_BOUND = 1 << 24

@@ -49,6 +49,8 @@ from tileweave.layout.core.symbolic import is_expr, same
 from tileweave.layout.cute import CuteLayout, to_coordinate_map
 from tileweave.layout.lego import GroupBy, OrderBy, to_core
 
+__all__ = ["LEVELS", "Conversion", "Level", "Means", "Part", "conversion"]
+
 Means = Literal["nothing", "registers", "lanes", "shared", "memory", "devices"]
 Levels = Mapping[str, Level | Sequence[Part]]
 NAMES: Sequence[Means] = ("registers", "lanes", "shared", "devices")
