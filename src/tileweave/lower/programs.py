@@ -54,6 +54,7 @@ MOVED = TEIR_DTYPES | _NARROW | {np.dtype(bool)}
 _FLOATS = frozenset(map(np.dtype, ("float32", "float64")))
 Chain = tuple[tuple[str, tuple[int, ...], str], ...]
 _CONTRACTION = "Contraction"
+_SATURATE = "Saturate"
 _STEPS = frozenset(("ReLU", *UNARY, *BINARY, *CHOICES))
 _OF_TRUTHS = frozenset((*CHOICES, "Max", "Min"))
 """What computes with truths, which are 1 or 0 of INT8, as NumPy computes with bool."""
@@ -223,7 +224,7 @@ def _chain(operation: Operation) -> Chain:
     for name, args, kind in done:
         types = [inputs[a] if a >= 0 else found[-1 - a][2] for a in args]
         made = _type_name(np.dtype(kind))
-        step = _step(operator_named(name).lowering, (*types, made)) if all(types) and made else ""
+        step = _step(_asked(name), (*types, made)) if all(types) and made else ""
         if not step:
             return ()
         found.append((step, args, made))
@@ -250,7 +251,7 @@ def _group(operation: Operation) -> list[tuple[Any, ...]]:
     for name, arguments, _ in program:
         if name == "full" and isnan(arguments[0]):
             return []
-        lowering = FILL if name == "full" else operator_named(name).lowering
+        lowering = FILL if name == "full" else _asked(name)
         if lowering in _MONOIDS:
             if length > LONGEST_SUM and name not in ("max", "min"):
                 return []
@@ -318,11 +319,16 @@ def _emit_attention(operation: Operation, views: Sequence[OperandView], out: Ope
     return emit_attention(_group(operation), operands, out.operand, [*owns, letters[3]])
 
 
+def _asked(name: str) -> str:
+    """What an operator's row asks for; of `saturate`, whose Cast is TEIR's whatever the types, its own name."""
+    return _SATURATE if name == "saturate" else operator_named(name).lowering
+
+
 @lru_cache
 def _step(lowering: str, dtypes: tuple[str, ...]) -> str:
     """The operation of TEIR that a row of the operator table asks for, where it takes these types; else empty."""
     source, made = dtypes[0], dtypes[-1]
-    if lowering == "Saturate":
+    if lowering == _SATURATE:
         return "Cast"
     if lowering not in _STEPS:
         return ""

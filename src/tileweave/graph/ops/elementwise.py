@@ -434,7 +434,7 @@ def _saturate_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     return {"out": np.where(low, limits.min, np.where(high, limits.max, inside)).astype(kind)}
 
 
-elementwise_row("saturate", _saturate_block, 1, lowering="Saturate", dtype=dtype_form)
+elementwise_row("saturate", _saturate_block, 1, lowering="Cast", dtype=dtype_form)
 
 
 @public(np.where)
