@@ -154,6 +154,13 @@ def test_a_mistake_in_a_tensor_expression_points_at_the_programs_line(folder, ca
     assert "operators.py" not in err
 
 
+def test_the_package_runs_as_a_module():
+    command = [sys.executable, "-m", "tileweave", "layout", "show", "(4,2):(1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error") and "Traceback" not in done.stderr
+
+
 def test_help_and_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("tileweave ")

@@ -89,6 +89,7 @@ BUGS = {
     "barrier between two sums of CUB": ("images", "  __syncthreads();\n  float s =", "  float s =", "race-block"),
     "fork of a graph": ("images", "  cudaStreamWaitEvent(t, fork);\n", "", "race-stream"),
     "join of a graph": ("images", "  cudaStreamWaitEvent(s, join);\n", "", "value"),
+    "memory freed in a stream beside its use": ("images", "  cudaMemcpyAsync(got.data(), y, n * 4, cudaMemcpyDeviceToHost, s);\n  cudaFreeAsync(x, s), ", "  cudaFreeAsync(x, t);\n  cudaMemcpyAsync(got.data(), y, n * 4, cudaMemcpyDeviceToHost, s);\n  ", "race-stream"),
     "managed memory that a kernel writes": ("images", "*other = 5;", "sizes[3] = *other = 5;", "host-race"),
 }  # fmt: skip
 
