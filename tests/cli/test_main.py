@@ -155,7 +155,7 @@ def test_a_mistake_in_a_tensor_expression_points_at_the_programs_line(folder, ca
 
 
 def test_the_package_runs_as_a_module():
-    command = [sys.executable, "-m", "tileweave", "layout", "show", "(4,2):(1"]
+    command = [sys.executable, "-m", "tileweave", "layout", "(4,2):(1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error") and "Traceback" not in done.stderr
