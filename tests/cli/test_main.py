@@ -158,7 +158,7 @@ def test_the_package_runs_as_a_module():
     command = [sys.executable, "-m", "tileweave", "layout", "(4,2):(1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error") and "Traceback" not in done.stderr
+    assert done.stderr.startswith("LayoutError: ") and "Traceback" not in done.stderr
 
 
 def test_help_and_version(capsys):
