@@ -53,7 +53,8 @@ def array(value: Any) -> Any:
 
 def differences(got: Sequence[Any], expected: Sequence[Any], case: Any) -> Iterator[str]:
     """What is wrong with results."""
-    for number, (one, other) in enumerate(zip(got, expected, strict=True)):
+    flat = [each for value in expected for each in (value if isinstance(value, list) else [value])]
+    for number, (one, other) in enumerate(zip(got, flat, strict=True)):
         other = array(other)
         if one.shape != other.shape or one.dtype != other.dtype:
             yield f"output {number} is {one.dtype}{one.shape}, expected {other.dtype}{other.shape}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -46,6 +46,13 @@ for _kind, _name in _UNARY.items():
     _named(_kind, _name, 1)
 for _kind, _name in _BINARY.items():
     _named(_kind, _name, 2)
+
+
+@operator("Binarizer")
+def binarize(node: OnnxNode) -> Tensor:
+    """One where a value is above the threshold, else zero."""
+    x = node.tensor(0)
+    return g.cast(g.greater(x, g.full((), node.get("threshold", 0.0), x.dtype)), x.dtype)
 
 
 @operator("Identity")
@@ -311,3 +318,72 @@ def gemm(node: OnnxNode) -> Tensor:
 def random(node: OnnxNode) -> Tensor:
     """Refused: the specification leaves the numbers open, so no two systems agree."""
     raise node.refuse("the values of random operators are not specified", legal="random tensors as inputs")
+
+
+def _training(node: OnnxNode, kinds: int) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
+    """The rate, the count of updates in the rate's type, and per optimised tensor its inputs of all kinds."""
+    rate = g.reshape(node.tensor(0), ())
+    count = g.cast(g.reshape(node.tensor(1), ()), rate.dtype)
+    rest = node.tensors(2)
+    if not rest or len(rest) % kinds:
+        raise node.refuse(f"{len(rest)} tensors after the count", legal=f"{kinds} for each optimised tensor")
+    each = len(rest) // kinds
+    return rate, count, [[rest[kind * each + k] for kind in range(kinds)] for k in range(each)]
+
+
+def _by_kind(made: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """New values of all tensors, then their first state, then the second."""
+    return tuple(tensor for kind in zip(*made, strict=True) for tensor in kind)
+
+
+@operator("Adagrad")
+def adagrad(node: OnnxNode) -> tuple[Tensor, ...]:
+    """Steps divided by the root of the sum of all squared gradients."""
+    rate, count, tensors = _training(node, 3)
+    decay, norm, epsilon = node.get("decay_factor", 0.0), node.get("norm_coefficient", 0.0), node.get("epsilon", 1e-6)
+    rate = rate / (1 + count * decay)
+    made = []
+    for x, gradient, squares in tensors:
+        gradient = gradient + norm * x
+        squares = squares + gradient * gradient
+        made.append((x - rate * gradient / (g.sqrt(squares) + epsilon), squares))
+    return _by_kind(made)
+
+
+@operator("Adam")
+def adam(node: OnnxNode) -> tuple[Tensor, ...]:
+    """Steps by running means of gradients and of their squares."""
+    rate, count, tensors = _training(node, 4)
+    alpha, beta = node.get("alpha", 0.9), node.get("beta", 0.999)
+    norm, after, epsilon = (
+        node.get("norm_coefficient", 0.0),
+        node.get("norm_coefficient_post", 0.0),
+        node.get("epsilon", 1e-6),
+    )
+    # Without an update behind it the correction is 0 / 0, so it is made of a count of one and not used.
+    steps = g.maximum(count, g.full((), 1, count.dtype))
+    corrected = rate * g.sqrt(1 - g.exp(steps * float(np.log(beta)))) / (1 - g.exp(steps * float(np.log(alpha))))
+    rate = g.where(g.greater(count, g.full((), 0, count.dtype)), corrected, rate)
+    made = []
+    for x, gradient, mean, squares in tensors:
+        gradient = gradient + norm * x
+        mean = alpha * mean + (1 - alpha) * gradient
+        squares = beta * squares + (1 - beta) * gradient * gradient
+        made.append(((1 - after) * (x - rate * mean / (g.sqrt(squares) + epsilon)), mean, squares))
+    return _by_kind(made)
+
+
+@operator("Momentum")
+def momentum(node: OnnxNode) -> tuple[Tensor, ...]:
+    """Steps along a decaying sum of gradients, or with Nesterov's look ahead."""
+    rate, count, tensors = _training(node, 3)
+    alpha, norm = node.get("alpha"), node.get("norm_coefficient")
+    zero, one = (g.full((), k, count.dtype) for k in (0, 1))
+    beta = g.where(g.greater(count, zero), g.full((), node.get("beta"), count.dtype), one)
+    made = []
+    for x, gradient, velocity in tensors:
+        gradient = gradient + norm * x
+        velocity = alpha * velocity + beta * gradient
+        ahead = gradient + alpha * velocity if node.text("mode") == "nesterov" else velocity
+        made.append((x - rate * ahead, velocity))
+    return _by_kind(made)

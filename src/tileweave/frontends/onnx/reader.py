@@ -28,7 +28,7 @@ from tileweave.runtime.api import source
 
 Array = np.ndarray[Any, Any]
 _CONVERTERS = (arithmetic, networks, quantized, reductions, resize, sequences, shapes, whole)
-_DOMAINS = ("", "ai.onnx")
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training")
 _NAMELESS = ("", "?", "None", "-1")
 """What exporters write for a dimension that they know nothing of; two of them are not one dimension."""
 _CAPTURING = ("If", "Loop", "Scan")
@@ -49,9 +49,9 @@ def load(
             the value of an input that decides shapes; or a list of arrays, the value of a sequence.
 
     Returns:
-        A `Model`; a `SymbolicModel`, which takes its extents from the arrays of each call, where dimensions of inputs
-        stay symbolic. What depends on shapes is then read, or refused, when extents are first bound; at once where all
-        have an upper bound.
+        A `Model`, where an output ``y`` that is a sequence gives outputs ``y[0]``, ``y[1]``, ..; a `SymbolicModel`,
+        which takes its extents from the arrays of each call, where dimensions of inputs stay symbolic. What depends on
+        shapes is then read, or refused, when extents are first bound; at once where all have an upper bound.
 
     Raises:
         StorageError: the file is missing or is no ONNX model.
@@ -172,10 +172,16 @@ class _Reader:
                 problem = f"no node makes output {info.name!r}"
                 raise GraphError("load(model)", problem, legal="the name of a node's output")
             value = values[info.name]
-            if isinstance(value, list) or value is None:
-                problem = f"output {info.name!r} is a sequence or an empty optional"
-                raise GraphError("load(model)", problem, legal="outputs that are tensors")
-            outputs[info.name] = value if isinstance(value, Tensor) else source(np.asarray(value), name=info.name)
+            named = {info.name: value}
+            if isinstance(value, list):
+                named = {f"{info.name}[{k}]": each for k, each in enumerate(value)}
+            for key, each in named.items():
+                if isinstance(each, list) or each is None:
+                    problem = f"output {key!r} is an empty optional or a sequence of sequences"
+                    raise GraphError("load(model)", problem, legal="tensors and sequences of tensors")
+                outputs[key] = each if isinstance(each, Tensor) else source(np.asarray(each), name=key)
+        if not outputs:
+            raise GraphError("load(model)", "all outputs are empty sequences", legal="a tensor to compute")
         return Model(name, inputs, outputs)
 
     def constants(self, graph: Any) -> dict[str, Value]:

@@ -138,15 +138,26 @@ def loop(node: OnnxNode) -> tuple[Value, ...]:
 
 @operator("Scan")
 def scan(node: OnnxNode) -> tuple[Value, ...]:
-    """A body over slices of its inputs, unrolled."""
+    """A body over slices of its inputs, unrolled; version 8 scans each element of a batch by itself."""
     body, count = node.get("body"), node.get("num_scan_inputs")
-    inputs = list(node.inputs)
-    if node.version < 9:
-        raise node.refuse("scans of version 8, which have a batch", legal="version 9 or later")
-    state = inputs[: len(inputs) - count]
-    scanned = [node.tensor(len(state) + k) for k in range(count)]
-    axes = node.get("scan_input_axes", [0] * count)
-    backwards = node.get("scan_input_directions", [0] * count)
+    if node.version >= 9:
+        first = len(node.inputs) - count
+        return _scanned(node, body, list(node.inputs[:first]), node.tensors(first))
+    if node.has(0):
+        raise node.refuse("a scan of sequences of several lengths", legal="one length")
+    tensors = node.tensors(1)
+    first = len(tensors) - count
+    made = []
+    for item in range(tensors[0].shape[0]):
+        parts = [g.select(x, 0, item) for x in tensors]
+        made.append(_scanned(node, body, [*parts[:first]], parts[first:]))
+    return tuple(_stacked(node, list(values), 0) for values in zip(*made, strict=True))
+
+
+def _scanned(node: OnnxNode, body: Any, state: list[Value], scanned: list[Tensor]) -> tuple[Value, ...]:
+    """The last state and the stacked outputs of a body over slices."""
+    axes = node.get("scan_input_axes", [0] * len(scanned))
+    backwards = node.get("scan_input_directions", node.get("directions", [0] * len(scanned)))
     steps = scanned[0].shape[axes[0]] if scanned else 0
     if steps > MOST_STEPS:
         raise node.refuse(f"a scan of more than {MOST_STEPS} steps", legal="fewer steps")

@@ -360,3 +360,40 @@ def columns_to_image(node: OnnxNode) -> Tensor:
     summed = g.scatter(flat, places, g.reshape(x, places.shape), 2, reduction="add")
     out = g.reshape(summed, (x.shape[0], channels, *whole))
     return out[(slice(None), slice(None), *(slice(pads[k], pads[k] + image[k]) for k in range(rank)))]
+
+
+@operator("NonMaxSuppression")
+def suppressed(node: OnnxNode) -> Any:
+    """Known boxes, best first, without those that overlap a better one of their class: rows of batch, class, box."""
+    boxes, scores = (node.known(k).astype(np.float64) for k in (0, 1))
+    most = int(node.known(2).reshape(-1)[0]) if node.has(2) else 0
+    overlap = float(node.known(3).reshape(-1)[0]) if node.has(3) else 0.0
+    least = float(node.known(4).reshape(-1)[0]) if node.has(4) else -np.inf
+    if node.get("center_point_box", 0):
+        low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
+    else:
+        low, high = np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])
+    area = (high - low).prod(-1)
+    found = []
+    for batch, kind in np.ndindex(scores.shape[:2]):
+        order = np.argsort(-scores[batch, kind], kind="stable")
+        order = order[scores[batch, kind, order] > least]
+        kept = 0
+        while order.size and kept < most:
+            first, order = order[0], order[1:]
+            found.append((batch, kind, first))
+            kept += 1
+            sides = np.minimum(high[batch, first], high[batch, order]) - np.maximum(
+                low[batch, first], low[batch, order]
+            )
+            common = np.maximum(sides, 0).prod(-1)
+            order = order[common <= overlap * (area[batch, first] + area[batch, order] - common)]
+    return np.asarray(found, np.int64).reshape(-1, 3)
+
+
+@operator("ArrayFeatureExtractor")
+def features(node: OnnxNode) -> Tensor:
+    """Elements along the last axis."""
+    x, places = node.tensor(0), node.tensor(1)
+    x = g.reshape(x, (1, *x.shape)) if len(x.shape) == 1 else x
+    return g.take(x, g.reshape(places, (prod(places.shape),)), len(x.shape) - 1)

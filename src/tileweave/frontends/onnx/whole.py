@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -340,3 +341,164 @@ def _deformable(
     weights = w.reshape(groups, per, c // groups, *kernel)
     out: Array = np.einsum("ngcijyx,gfcij->ngfyx", split, weights).reshape(n, w.shape[0], oh, ow)
     return out + bias.reshape(1, -1, 1, 1)
+
+
+@operator("ImageDecoder")
+def decoded(node: OnnxNode) -> Any:
+    """The pixels [height, width, channels] of a known image file; none where it cannot be read."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise node.refuse("Pillow, which reads images, is not installed", "pip install pillow") from error
+    form = node.text("pixel_format", "RGB")
+    try:
+        with Image.open(io.BytesIO(node.known(0).tobytes())) as image:
+            pixels = np.asarray(image.convert("L" if form == "Grayscale" else "RGB"))
+    except (UnidentifiedImageError, OSError):
+        return np.zeros((0, 0, 0), np.uint8)
+    return pixels[..., None] if form == "Grayscale" else pixels[..., ::-1] if form == "BGR" else pixels
+
+
+@operator("TfIdfVectorizer")
+def grams(node: OnnxNode) -> Tensor:
+    """How often runs of integers occur, with skips, and weighted."""
+    x = node.tensor(0)
+    if "pool_int64s" not in node.attributes:
+        raise node.refuse("a constant of strings", legal="pool_int64s")
+    pool, starts = np.asarray(node.get("pool_int64s"), np.int64), [*node.get("ngram_counts"), None]
+    places = np.asarray(node.get("ngram_indexes"), np.int64)
+    levels = [pool[starts[n - 1] : starts[n]].reshape(-1, n) for n in range(1, len(starts))]
+    options = {
+        "shortest": node.get("min_gram_length"),
+        "longest": min(node.get("max_gram_length"), len(levels)),
+        "skips": node.get("max_skip_count"),
+        "counts": node.text("mode") != "IDF",
+        "size": int(places.max()) + 1,
+    }
+    weights = node.get("weights", np.ones(len(places))) if node.text("mode") != "TF" else np.ones(len(places))
+    inputs = [x, places, np.asarray(weights, np.float32), *levels]
+    return computed("grams", inputs, (*x.shape[:-1], options["size"]), np.float32, **options)
+
+
+@block("grams")
+def _grams(
+    x: Array,
+    places: Array,
+    weights: Array,
+    *levels: Array,
+    shortest: int,
+    longest: int,
+    skips: int,
+    counts: bool,
+    size: int,
+) -> Array:
+    rows = x.reshape(-1, x.shape[-1])
+    found = np.zeros((len(rows), len(places)))
+    first = np.cumsum([0, *(len(level) for level in levels)])
+    for n in range(shortest, longest + 1):
+        level = levels[n - 1]
+        for skip in range(skips + 1 if n > 1 else 1):
+            reach = (n - 1) * (skip + 1)
+            if reach >= rows.shape[1] or not len(level):
+                continue
+            at = np.arange(rows.shape[1] - reach)[:, None] + np.arange(n) * (skip + 1)
+            runs = rows[:, at].reshape(-1, n)
+            _, names = np.unique(np.concatenate([level, runs]), axis=0, return_inverse=True)
+            number = np.full(names.max() + 1, -1)
+            number[names[: len(level)].reshape(-1)] = np.arange(len(level))
+            hit = number[names[len(level) :].reshape(-1)]
+            row = np.repeat(np.arange(len(rows)), len(at))
+            np.add.at(found, (row[hit >= 0], first[n - 1] + hit[hit >= 0]), 1)
+    found = (found if counts else np.minimum(found, 1)) * weights
+    out = np.zeros((size, len(rows)))
+    np.add.at(out, np.clip(places, 0, size - 1), found.T)
+    return out.T
+
+
+@operator("TreeEnsemble")
+def trees(node: OnnxNode) -> Tensor:
+    """Sums, means or extremes of the leaves that a row of features reaches, one in each tree."""
+    x, targets = node.tensor(0), node.get("n_targets")
+    # A branch is the number of a node, or -1 - the number of a leaf.
+    branches = [
+        np.where(np.asarray(node.get(f"nodes_{side}leafs")), -1 - np.asarray(ids), ids)
+        for side in ("true", "false")
+        for ids in [np.asarray(node.get(f"nodes_{side}nodeids"), np.int64)]
+    ]
+    modes = np.asarray(node.get("nodes_modes"), np.int64)
+    members = np.asarray(node.get("membership_values", np.zeros(0)), np.float64)
+    ends = np.append(np.flatnonzero(np.isnan(members)), len(members))
+    starts = np.append(0, ends[:-1] + 1)
+    sets = np.cumsum(modes == _MEMBER) - 1
+    spans = np.where(modes[:, None] == _MEMBER, np.stack([starts, ends], 1)[np.clip(sets, 0, len(ends) - 1)], 0)
+    missing = np.asarray(node.get("nodes_missing_value_tracks_true", [0] * len(modes)), bool)
+    roots, features, leaves = (
+        np.asarray(node.get(name), np.int64) for name in ("tree_roots", "nodes_featureids", "leaf_targetids")
+    )
+    if min(roots.min(), features.min(), leaves.min()) < 0 or roots.max() >= len(modes) or leaves.max() >= targets:
+        raise node.refuse("a root, a feature or a target that does not exist", legal="numbers below their counts")
+    if features.max() >= x.shape[1] or any(ids.max() >= len(modes) or -ids.min() > len(leaves) for ids in branches):
+        raise node.refuse("a feature, a node or a leaf that does not exist", legal=f"features below {x.shape[1]}")
+    inputs = [
+        x,
+        roots,
+        features,
+        modes,
+        np.asarray(node.get("nodes_splits")),
+        *branches,
+        missing,
+        spans,
+        members,
+        leaves,
+        np.asarray(node.get("leaf_weights")),
+    ]
+    options = {"targets": targets, "gather": node.get("aggregate_function", 1), "after": node.get("post_transform", 0)}
+    return computed("trees", inputs, (x.shape[0], targets), x.dtype, **options)
+
+
+_MEMBER = 6
+_COMPARISONS = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
+"""By the number of a node's mode, below `_MEMBER`."""
+
+
+@block("trees")
+def _trees(
+    x: Array, roots: Array, features: Array, modes: Array, splits: Array, true: Array, false: Array, missing: Array,
+    spans: Array, members: Array, leaf_targets: Array, leaf_weights: Array, targets: int, gather: int, after: int,
+) -> Array:  # fmt: skip
+    # Blocks are also checked on arrays of any numbers, where branches may lead in a circle and out of the arrays.
+    at = np.broadcast_to(roots, (len(x), len(roots))).copy()
+    for _ in range(len(modes)):
+        row, tree = np.nonzero(at >= 0)
+        if not row.size:
+            break
+        node = np.minimum(at[row, tree], len(modes) - 1)
+        value, mode = x[row, np.clip(features[node], 0, x.shape[1] - 1)], modes[node]
+        holds = np.zeros(len(node), bool)
+        for kind, compare in enumerate(_COMPARISONS):
+            chosen = mode == kind
+            holds[chosen] = compare(value[chosen], splits[node[chosen]])
+        for k in np.flatnonzero(mode == _MEMBER):
+            start, end = spans[node[k]]
+            holds[k] = (members[start:end] == value[k]).any()
+        holds |= np.isnan(value) & missing[node]
+        at[row, tree] = np.where(holds, true[node], false[node])
+    leaf = np.clip(-1 - at, 0, len(leaf_targets) - 1)
+    rows = np.broadcast_to(np.arange(len(x))[:, None], leaf.shape)
+    join, start = {2: (np.minimum, np.inf), 3: (np.maximum, -np.inf)}.get(gather, (np.add, 0.0))
+    out = np.full((len(x), targets), start)
+    join.at(out, (rows, np.clip(leaf_targets[leaf], 0, targets - 1)), leaf_weights[leaf])
+    out = np.where(np.isinf(out) & np.isinf(start), 0, out) / (len(roots) if gather == 0 else 1)
+    return _transformed(out, after)
+
+
+def _transformed(score: Array, after: int) -> Array:
+    """Scores as they are (0), as a softmax (1), logistic (2), a softmax that keeps zeros (3), or probits (4)."""
+    if after in (1, 3):
+        grown: Array = np.exp(score - score.max(1, keepdims=True)) * ((score != 0) | (after == 1))
+        return np.asarray(grown / np.maximum(grown.sum(1, keepdims=True), np.finfo(np.float64).tiny))
+    if after == 4:
+        from scipy.special import ndtri  # type: ignore[import-untyped]
+
+        return np.asarray(ndtri(score))
+    return 1 / (1 + np.exp(-score)) if after == 2 else score

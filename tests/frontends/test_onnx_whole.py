@@ -1,0 +1,172 @@
+"""Operators that are computed whole, on random cases beside the onnx package's own reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import tileweave as tw
+from tileweave.errors import GraphError
+
+
+@pytest.fixture
+def rng():
+    """Random numbers, whose seed is printed."""
+    seed = int(np.random.default_rng().integers(1 << 32))
+    print(f"seed {seed}")
+    return np.random.default_rng(seed)
+
+
+def one_node(kind, inputs, outputs, domain="", opset=22, **attributes):
+    """A model of one node; inputs and outputs are (name, element type, shape)."""
+    node = helper.make_node(kind, [i[0] for i in inputs], [o[0] for o in outputs], domain=domain, **attributes)
+    infos = [[helper.make_tensor_value_info(*each) for each in group] for group in (inputs, outputs)]
+    imports = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 5)] if domain else [])
+    return helper.make_model(helper.make_graph([node], "g", *infos), opset_imports=imports)
+
+
+def test_boxes_without_overlap(rng):
+    for _ in range(30):
+        batch, kinds, boxes = (int(n) for n in rng.integers(1, [3, 4, 20]))
+        center = int(rng.integers(2))
+        arrays = {
+            "boxes": rng.uniform(0, 1, (batch, boxes, 4)).astype(np.float32),
+            "scores": rng.permutation(batch * kinds * boxes).reshape(batch, kinds, boxes).astype(np.float32),
+            "most": np.asarray([rng.integers(0, 12)], np.int64),
+            "overlap": np.asarray([rng.uniform()], np.float32),
+            "least": np.asarray([rng.integers(-3, boxes)], np.float32),
+        }
+        types = dict.fromkeys(arrays, TensorProto.FLOAT) | {"most": TensorProto.INT64}
+        inputs = [(name, types[name], array.shape) for name, array in arrays.items()]
+        outputs = [("places", TensorProto.INT64, (None, 3))]
+        model = one_node("NonMaxSuppression", inputs, outputs, center_point_box=center)
+        (expected,) = ReferenceEvaluator(model).run(None, arrays)
+        got = tw.load(model, bind=arrays)()["places"]
+        assert got.dtype == expected.dtype and got.tolist() == expected.tolist()
+
+
+def forest(rng, features, targets, trees, nodes):
+    """The attributes of random trees, whose nodes have one parent each."""
+    roots, true, false, true_leaf, false_leaf, leaves = [], [], [], [], [], 0
+    for _ in range(trees):
+        first = len(true)
+        roots.append(first)
+        free = []
+        for k in range(first, first + nodes):
+            if k > first:
+                side, parent = free.pop(int(rng.integers(len(free))))
+                (true if side else false)[parent] = k
+                (true_leaf if side else false_leaf)[parent] = 0
+            for part in (true, false, true_leaf, false_leaf):
+                part.append(-1 if part is true or part is false else 1)
+            free += [(True, k), (False, k)]
+        for side, parent in free:
+            (true if side else false)[parent] = leaves
+            leaves += 1
+    count = len(true)
+    modes = rng.integers(0, 7, count).astype(np.uint8)
+    sets = [np.append(rng.integers(-2, 3, int(rng.integers(1, 4))), np.nan) for _ in range(int((modes == 6).sum()))]
+    members = {"membership_values": np.concatenate(sets).astype(np.float32)} if sets else {}
+    tensors = {
+        "nodes_modes": modes,
+        "nodes_splits": rng.integers(-2, 3, count).astype(np.float32),
+        "leaf_weights": rng.standard_normal(leaves).astype(np.float32),
+    } | members
+    return {
+        "tree_roots": roots,
+        "nodes_featureids": rng.integers(0, features, count).tolist(),
+        "nodes_truenodeids": true,
+        "nodes_falsenodeids": false,
+        "nodes_trueleafs": true_leaf,
+        "nodes_falseleafs": false_leaf,
+        "nodes_missing_value_tracks_true": rng.integers(0, 2, count).tolist(),
+        "leaf_targetids": rng.integers(0, targets, leaves).tolist(),
+        "n_targets": targets,
+    } | {name: numpy_helper.from_array(array) for name, array in tensors.items()}
+
+
+def test_trees(rng):
+    for _ in range(30):
+        rows, features, targets, trees, nodes = (int(n) for n in rng.integers(1, [9, 5, 4, 5, 9]))
+        x = rng.integers(-3, 4, (rows, features)).astype(np.float32)
+        x[rng.uniform(size=x.shape) < 0.1] = np.nan
+        attributes = forest(rng, features, targets, trees, nodes) | {"post_transform": int(rng.integers(0, 2))}
+        inputs, outputs = [("x", TensorProto.FLOAT, x.shape)], [("y", TensorProto.FLOAT, (rows, targets))]
+        model = one_node("TreeEnsemble", inputs, outputs, "ai.onnx.ml", **attributes)
+        got = tw.load(model)(x)["y"]
+        np.testing.assert_allclose(got, by_hand(attributes, x), 1e-5, 1e-6)
+
+
+def by_hand(attributes, x):
+    """Every row down every tree, one step at a time."""
+    splits, weights, modes = (
+        numpy_helper.to_array(attributes[name]) for name in ("nodes_splits", "leaf_weights", "nodes_modes")
+    )
+    sets, members = [[]], attributes.get("membership_values")
+    for value in numpy_helper.to_array(members) if members is not None else ():
+        sets[-1].append(value)
+        if np.isnan(value):
+            sets.append([])
+    out = np.zeros((len(x), attributes["n_targets"]))
+    for row, values in enumerate(x):
+        for node in attributes["tree_roots"]:
+            leaf = False
+            while not leaf:
+                value, split, mode = values[attributes["nodes_featureids"][node]], splits[node], modes[node]
+                tests = (value <= split, value < split, value >= split, value > split, value == split, value != split)
+                holds = tests[mode] if mode < 6 else value in sets[int((modes[:node] == 6).sum())]
+                holds = holds or (np.isnan(value) and attributes["nodes_missing_value_tracks_true"][node])
+                side = "true" if holds else "false"
+                leaf, node = attributes[f"nodes_{side}leafs"][node], attributes[f"nodes_{side}nodeids"][node]
+            out[row, attributes["leaf_targetids"][node]] += weights[node]
+    if attributes["post_transform"]:
+        out = np.exp(out - out.max(1, keepdims=True))
+        out /= out.sum(1, keepdims=True)
+    return out
+
+
+def test_trees_that_lead_nowhere_are_refused(rng):
+    attributes = forest(rng, 2, 1, 1, 3) | {"nodes_featureids": [0, 5, 1]}
+    inputs, outputs = [("x", TensorProto.FLOAT, (2, 2))], [("y", TensorProto.FLOAT, (2, 1))]
+    with pytest.raises(GraphError, match="a feature, a node or a leaf"):
+        tw.load(one_node("TreeEnsemble", inputs, outputs, "ai.onnx.ml", **attributes))
+
+
+def test_runs_of_integers_are_counted(rng):
+    for _ in range(30):
+        rows, width = (int(n) for n in rng.integers(1, [4, 12]))
+        x = rng.integers(0, 4, (rows, width)).astype(np.int64)
+        levels = [{tuple(run) for run in rng.integers(0, 4, (int(rng.integers(1, 6)), n))} for n in (1, 2, 3)]
+        pool = [int(k) for level in levels for run in sorted(level) for k in run]
+        starts = np.cumsum([0, *(n * len(level) for n, level in enumerate(levels, 1))])[:3].tolist()
+        count = sum(map(len, levels))
+        shortest = int(rng.integers(1, 4))
+        attributes = {
+            "pool_int64s": pool,
+            "ngram_counts": starts,
+            "ngram_indexes": (places := rng.permutation(count)).tolist(),
+            "mode": str(rng.choice(["TF", "IDF", "TFIDF"])),
+            "min_gram_length": shortest,
+            "max_gram_length": int(rng.integers(shortest, 4)),
+            "max_skip_count": int(rng.integers(0, 4)),
+        }
+        inputs, outputs = [("x", TensorProto.INT64, x.shape)], [("y", TensorProto.FLOAT, (rows, count))]
+        weights = rng.uniform(size=count)
+        # By the text and in onnxruntime a weight belongs to a run; in the reference, to the place that the run is put.
+        by_run, by_place = (
+            one_node("TfIdfVectorizer", inputs, outputs, weights=each.tolist(), **attributes)
+            for each in (weights, weights[np.argsort(places)])
+        )
+        (expected,) = ReferenceEvaluator(by_place).run(None, {"x": x})
+        np.testing.assert_allclose(tw.load(by_run)(x)["y"], expected, 1e-6)
+
+
+def test_a_sequence_gives_an_output_for_each_element():
+    inputs = [("x", TensorProto.FLOAT, (5, 2))]
+    model = one_node("SplitToSequence", inputs, [("y", TensorProto.FLOAT, None)], keepdims=1)
+    x = np.arange(10, dtype=np.float32).reshape(5, 2)
+    got = tw.load(model)(x)
+    assert list(got) == [f"y[{k}]" for k in range(5)]
+    assert all(got[f"y[{k}]"].tolist() == x[k : k + 1].tolist() for k in range(5))
