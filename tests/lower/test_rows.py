@@ -97,6 +97,18 @@ def test_rows_of_arrays_that_repeat_their_elements(strides: tuple[int, int]) -> 
         np.testing.assert_allclose(tw.run(tw.plan(made), bind={"x": x}), dense, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_constant_before_a_softmax_has_the_type_of_what_it_stands_beside(dtype: str) -> None:
+    rng = np.random.default_rng(6)
+    x, seen = rng.standard_normal((64, 128)).astype(np.dtype(dtype)), rng.random((64, 128)) < 0.5
+    for fill in (-np.inf, -5.0):
+        t = tw.softmax(tw.where(tw.logical_xor(tw.source(seen), True), fill, tw.source(x) * 2.0), -1)
+        plan = tw.plan(t)
+        assert "rows" in operators(plan)
+        want = softmax(np.where(seen, x.astype(np.float64) * 2, fill), -1)
+        np.testing.assert_allclose(tw.run(plan).astype(np.float64), want, rtol=2.0**-7, atol=1e-7)
+
+
 def test_what_others_read_stays_outside() -> None:
     x = tw.source(np.random.default_rng(2).standard_normal((300, 256)))
     e = g.exp(x)

@@ -264,7 +264,7 @@ def _group(operation: Operation) -> list[tuple[Any, ...]]:
                 continue
         if not lowering:
             return []
-        found.append((lowering, arguments, own) if lowering == FILL else (lowering, arguments))
+        found.append((lowering, arguments, types[len(found)]) if lowering == FILL else (lowering, arguments))
     if softmax_at_end(program) is None:
         return found
     # its division as a product with one inverse per row: the divisor is a sum of 1 and more, or NaN
