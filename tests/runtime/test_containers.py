@@ -103,9 +103,21 @@ def test_row_groups_of_a_table_are_read_one_by_one(tmp_path: Path, monkeypatch: 
         monkeypatch.undo()
         total = tw.run(tw.sum(tw.source(tmp_path / f"t.{suffix}", key="b") * 2), machines=4)
         assert total == (np.arange(1000) + 1).sum() * 2
-    missing = arrow.table({"a": arrow.array([1.0, None])})
+
+
+@pytest.mark.parametrize("values", [[1.0, None], [[1.0, 2.0], [None, 3.0]], [[1.0, 2.0], None]])
+def test_missing_values_of_a_table_are_refused_when_it_is_opened(tmp_path: Path, values: list[object]) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    flat = not any(isinstance(each, list) for each in values)
+    missing = arrow.table({"a.b": arrow.array(values, arrow.float64() if flat else arrow.list_(arrow.float64(), 2))})
     parquet.write_table(missing, tmp_path / "m.parquet")
-    kind, data = io.describe(tmp_path / "m.parquet", "a")
+    with arrow.ipc.new_file(tmp_path / "m.arrow", missing.schema) as file:
+        file.write_table(missing)
+    for name in ("m.parquet", "m.arrow") if flat or None in values else ("m.parquet",):
+        with pytest.raises(StorageError, match="missing values"):
+            tw.source(tmp_path / name, key="a.b")
+    parquet.write_table(missing, tmp_path / "silent.parquet", write_statistics=False)
+    kind, data = io.describe(tmp_path / "silent.parquet", "a.b")
     with pytest.raises(StorageError, match="missing values"):
         io.open_source(data, kind).read(kind.box)
 

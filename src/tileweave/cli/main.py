@@ -397,6 +397,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, rest = parser.parse_known_args(_split(words, _values_of(parser)))
     if rest:
         hint = "; a program's own arguments follow --" if options.command in ("run", "plan", "graph") else ""
+        hint = "; the expression is one argument, quoted" if options.command == "layout" else hint
         parser.error(f"unknown argument {rest[0]!r}{hint}")
     if options.version:
         from tileweave import __version__

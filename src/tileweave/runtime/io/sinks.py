@@ -147,8 +147,9 @@ class Sinks:
         except StorageError:
             raise
         except Exception as error:  # the disk is full, or the store refuses, each in its own words
+            words = error.strerror if isinstance(error, OSError) and error.strerror else error  # no temporary names
             raise StorageError(
-                f"sink({one.path!r})", f"it cannot be written: {error}", inputs={"tensor": kind}
+                f"sink({one.path!r})", f"it cannot be written: {words}", inputs={"tensor": kind}
             ) from error
 
     def _begin(self, one: FileTarget) -> None:

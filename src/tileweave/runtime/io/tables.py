@@ -171,6 +171,8 @@ class ColumnReader:
         self._file, schema, groups = _table(path, format, where)
         self._shape, dtype = _column_type(schema.field(key).type, where, key)
         self._format, self._key, self._where = format, key, where
+        if self._missing(len(groups)):
+            raise self._refusal()
         self._starts = [0, *accumulate(groups)]
         self.type = TensorType((self._starts[-1], *self._shape), dtype)
         whole = format == "parquet" and self.type.box.size > 0  # a group is unpacked whole
@@ -195,6 +197,19 @@ class ColumnReader:
                 group += 1
         return out
 
+    def _refusal(self) -> StorageError:
+        return StorageError(self._where, f"column {self._key!r} has missing values", legal="a value in each row")
+
+    def _missing(self, groups: int) -> bool:
+        """Whether the file says, without reading its values, that some are missing."""
+        if self._format != "parquet":
+            batches = (self._file.get_batch(k) for k in range(groups))
+            return any(batch.column(self._key).null_count for batch in batches)
+        parts = (self._file.metadata.row_group(k) for k in range(groups))
+        columns = (part.column(k) for part in parts for k in range(part.num_columns))
+        held = (each.statistics for each in columns if f"{each.path_in_schema}.".startswith(f"{self._key}."))
+        return any(each.null_count for each in held if each is not None and each.has_null_count)
+
     def _group(self, number: int) -> Array:
         if self._last is None or self._last[0] != number:
             self._last = None
@@ -203,10 +218,12 @@ class ColumnReader:
                 column = self._file.read_row_group(number, columns=[self._key]).column(0).combine_chunks()
             else:
                 column = self._file.get_batch(number).column(self._key)
-            if column.null_count:
-                raise StorageError(self._where, f"column {self._key!r} has missing values", legal="a value in each row")
+            missing = column.null_count
             for _ in self._shape:
                 column = column.flatten()
+                missing += column.null_count
+            if missing:
+                raise self._refusal()
             values = np.asarray(column.to_numpy(zero_copy_only=False), self.type.dtype)
             self._last = number, values.reshape(-1, *self._shape)
         return self._last[1]
