@@ -268,3 +268,13 @@ def test_ten_times_the_shards_take_about_ten_times_the_steps(monkeypatch):
         assert tw.coalesce(cut) is whole
         counts.append(steps[0])
     assert counts[1] < 14 * counts[0]
+
+
+def test_blocks_of_one_column_are_found_among_operations_that_read_one_tensor():
+    x, y = tw.as_tensor(np.zeros((7, 4))), tw.as_tensor(np.ones((7, 4)))
+    woven = tw.interleave([x, y, x], 1)
+    parts = [tw.min(woven[:, 4 * k : 4 * k + 4], 1) for k in range(3)]
+    whole = tw.Graph.of(*parts)
+    for counts in ([2, 4], [1, 2], [2, 3]):
+        sharded = tw.expand(whole, {part.producer: tw.partition(part.producer, counts) for part in parts})
+        tw.check_sharding(sharded, whole)

@@ -151,30 +151,37 @@ class _Match:
         """Finds what an operation is a block of; those below it are known."""
         blocks: list[OperationBlock] = []
         why = f"no operation of the whole graph is a {operation.operator} with these parameters and this signature"
-        for whole in self._candidates(operation):
-            reason = "" if whole is operation else self._differs(operation, whole)
-            if not reason:
-                blocks.append(OperationBlock(whole, whole, operation.index, {name: () for name, _ in operation.inputs}))
-            why = reason or why
+        tried: set[Operation] = set()
+        for exact in (0, 1):  # those that read through the same map, else those that read the same tensor at all
+            for whole in self._candidates(operation, exact):
+                if whole in tried:
+                    continue
+                tried.add(whole)
+                reason = "" if whole is operation else self._differs(operation, whole)
+                if not reason:
+                    every = {name: () for name, _ in operation.inputs}
+                    blocks.append(OperationBlock(whole, whole, operation.index, every))
+                why = reason or why
+            if blocks:
+                break
         blocks += grown(operation, self.known, self._late)
         self.known[operation] = blocks
         if not blocks:
             self.unknown[operation] = why
 
-    def _candidates(self, operation: Operation) -> Sequence[Operation]:
-        """Those of which an operation may be a block; where none reads what it reads, the last of its kind."""
+    def _candidates(self, operation: Operation, exact: int) -> Sequence[Operation]:
+        """Those of which an operation may be a block; where none reads what it reads, the last of its kind.
+
+        A dimension of one point has no map of its own, so blocks may be missing among those with the same maps.
+        """
         kind = _kind(operation)
         best: dict[Operation, None] | None = None
         for name, x in operation.inputs:
             piece = next(iter(resolve(x, x.type.box)), None)
-            lifts = self._lifts(piece) if piece is not None else []
-            for exact in (0, 1):  # through the same map, else of the same tensor at all
-                found: dict[Operation, None] = {}
-                for lifted in lifts:
-                    key = list(_reading(operation, name, piece, lifted))[exact] if piece is not None else ()
-                    found |= self.readers.get((kind, name, key), {})
-                if found:
-                    break
+            found: dict[Operation, None] = {}
+            for lifted in self._lifts(piece) if piece is not None else []:
+                keys = list(_reading(operation, name, piece, lifted)) if piece is not None else []
+                found |= self.readers.get((kind, name, keys[exact]), {})
             if piece is not None and found and (best is None or len(found) < len(best)):
                 best = found
         if best is not None:
