@@ -267,6 +267,22 @@ def test_gradients_are_central_differences(name: str) -> None:
     np.testing.assert_allclose((slope * way).sum(), (ends[0] - ends[1]) / 2e-6, rtol=2e-5, atol=1e-5)
 
 
+def test_gradients_at_zeros_are_what_the_function_has_there() -> None:
+    zero = tg.as_tensor(np.zeros(2))
+    np.testing.assert_array_equal(tg.grad(tg.sum(tg.elu(zero)), zero), 1)
+    x, dy = (
+        np.array([[2.0, 0.0, 3.0, 0.0, 5.0], [0.0, 0.0, 1.0, 2.0, 4.0], [1.0, 3.0, 2.0, 7.0, 0.0]]),
+        RNG.normal(size=(3, 5)),
+    )
+    want = np.zeros_like(x)  # the product of all others, one by one
+    for row, k, end in np.ndindex(3, 5, 5):
+        want[row, k] += dy[row, end] * np.prod(np.delete(x[row, : end + 1], k)) if end >= k else 0.0
+    for axis, turned in ((1, x), (0, x.T)):
+        t = tg.as_tensor(turned)
+        slope = tg.grad(tg.sum(tg.cumprod(t, axis) * (dy if axis else dy.T)), t)
+        np.testing.assert_allclose(slope if axis else np.asarray(slope).T, want, rtol=1e-12, atol=1e-12)
+
+
 def test_a_cache_grows_in_steps_and_gives_what_all_keys_at_once_give() -> None:
     keys, values, queries = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 3)), RNG.normal(size=(6, 4))
     want = np.asarray(tg.attention(queries, keys, values, causal=True))

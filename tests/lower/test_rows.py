@@ -109,6 +109,14 @@ def test_a_constant_before_a_softmax_has_the_type_of_what_it_stands_beside(dtype
         np.testing.assert_allclose(tw.run(plan).astype(np.float64), want, rtol=2.0**-7, atol=1e-7)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_rows_that_count_truths_compute_the_gradient_of_a_maximum(dtype: str) -> None:
+    x = np.array([[1.0, 3.0, 3.0], [2.0, 0.0, 1.0]], dtype)
+    source = tw.source(x)
+    gradient = tw.run(tw.grad(tw.sum(tw.max(source, 1) * 2.0), source))
+    np.testing.assert_array_equal(gradient, [[0, 1, 1], [2, 0, 0]])
+
+
 def test_what_others_read_stays_outside() -> None:
     x = tw.source(np.random.default_rng(2).standard_normal((300, 256)))
     e = g.exp(x)

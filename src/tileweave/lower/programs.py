@@ -251,20 +251,19 @@ def _group(operation: Operation) -> list[tuple[Any, ...]]:
     for name, arguments, _ in program:
         if name == "full" and isnan(arguments[0]):
             return []
-        lowering = FILL if name == "full" else _asked(name)
+        lowering, made = FILL if name == "full" else _asked(name), types[len(found)]
+        given = () if lowering == FILL else tuple(inputs[a] if a >= 0 else types[-1 - a] for a in arguments)
         if lowering in _MONOIDS:
-            if length > LONGEST_SUM and name not in ("max", "min"):
+            if given != (made,) or (length > LONGEST_SUM and name not in ("max", "min")):
                 return []
         elif lowering != FILL:
-            given = (inputs[a] if a >= 0 else types[-1 - a] for a in arguments)
-            made = types[len(found)]
             lowering = _step(lowering, (*given, made)) if lowering != "Cast" or narrow or halves else ""
             if lowering == "Cast":
                 found.append((lowering, arguments, made))
                 continue
         if not lowering:
             return []
-        found.append((lowering, arguments, types[len(found)]) if lowering == FILL else (lowering, arguments))
+        found.append((lowering, arguments, made) if lowering == FILL else (lowering, arguments))
     if softmax_at_end(program) is None:
         return found
     # its division as a product with one inverse per row: the divisor is a sum of 1 and more, or NaN

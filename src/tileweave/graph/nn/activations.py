@@ -83,7 +83,8 @@ def leaky_relu(x: Any, slope: Any = 0.01) -> Tensor:
 def elu(x: Any, alpha: float = 1.0) -> Tensor:
     """``x`` where it is positive, ``alpha * (exp(x) - 1)`` elsewhere."""
     x = floating("elu(x, alpha)", x)
-    return where(greater(x, 0.0), x, multiply(alpha, expm1(minimum(x, 0.0))))
+    above = greater(x, 0.0)
+    return where(above, x, multiply(alpha, expm1(where(above, 0.0, x))))  # at 0 minimum would halve the gradient
 
 
 @public()

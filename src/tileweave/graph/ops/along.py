@@ -23,7 +23,8 @@ from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, V
 from tileweave.graph.ir.select import dimension, flip, full, slice_, squeeze, unsqueeze
 from tileweave.graph.ir.sugar import FUNCTIONS, public
 from tileweave.graph.ir.values import as_tensor
-from tileweave.graph.ops.elementwise import cast, divide, multiply
+from tileweave.graph.ops.elementwise import cast, divide, equal, multiply
+from tileweave.graph.ops.elementwise import where as choose
 from tileweave.graph.ops.operators import Array, Arrays, Block, Costs, Operator, made, register
 from tileweave.space import AffineMap, Box, Projection
 
@@ -113,7 +114,7 @@ def cumsum(
 def cumprod(
     x: Any, axis: int | None = None, *, exclusive: bool = False, reverse: bool = False, dtype: Any = None
 ) -> Tensor:
-    """The product of all elements up to each one along a dimension; else as `cumsum`. Zeros have no gradient."""
+    """The product of all elements up to each one along a dimension; else as `cumsum`."""
     return _running("cumprod", np.multiply, x, axis, exclusive, reverse, dtype)
 
 
@@ -122,8 +123,18 @@ def _cumsum_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, T
 
 
 def _cumprod_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
-    total = cumsum(multiply(dy, y), operation.parameter("axis"), reverse=True, dtype=dy.dtype)
-    return {"x": divide(total, operation.input("x"))}
+    # behind its first zero a product has no gradient; that zero's own is what the others give
+    x, axis = operation.input("x"), operation.parameter("axis")
+    zero = equal(x, 0)
+    zeros = cumsum(zero, axis, dtype=np.int64)
+    first = multiply(zero, equal(zeros, 1))
+    others = cumprod(choose(first, 1.0, x), axis, dtype=dy.dtype)
+
+    def from_here(products: Tensor) -> Tensor:
+        return cumsum(multiply(dy, products), axis, reverse=True, dtype=dy.dtype)
+
+    before = divide(from_here(y), choose(zero, 1.0, x))
+    return {"x": choose(first, from_here(others), choose(equal(zeros, 0), before, 0.0))}
 
 
 _AXIS = Form(("x",), {"axis": axis_form})
