@@ -142,8 +142,19 @@ def test_a_program_that_raises_shows_its_own_traceback(folder, capsys):
     (folder / "bad.py").write_text("def f():\n    return 1 / 0\n\nf()\n")
     assert main(["run", "bad.py"]) == 1
     err = capsys.readouterr().err
-    assert "ZeroDivisionError" in err and "bad.py" in err and "line 2" in err
+    assert "bad.py" in err and "line 2" in err
+    raised = "RunError: tileweave run: the program raises ZeroDivisionError: division by zero"
+    assert err.endswith(f"{raised}\n  line  bad.py:2: return 1 / 0\n")
     assert "runpy" not in err and "cli/program.py" not in err
+    (folder / "bad.py").write_text("def f(:\n")
+    assert main(["plan", "bad.py"]) == 1
+    assert "tileweave plan: the program raises SyntaxError: invalid syntax\n  line  bad.py:1: def f(:" in (
+        capsys.readouterr().err
+    )
+    (folder / "bad.py").write_text("import tileweave as tw\ntw.run(tw.source('nowhere.npy'))\n")
+    assert main(["run", "bad.py"]) == 1
+    err = capsys.readouterr().err
+    assert "line 2" in err and "StorageError: source('nowhere.npy')" in err and "contextlib" not in err
 
 
 def test_a_mistake_in_a_tensor_expression_points_at_the_programs_line(folder, capsys):
@@ -159,6 +170,30 @@ def test_the_package_runs_as_a_module():
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("LayoutError: ") and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("show", "(4,2):(1,4"), "layout takes one expression and no command: leave out 'show'"),
+        (("(4,2):(1,4)", "8:1", "2:1"), "layout takes one expression, in quotes, and 3 were given"),
+    ],
+)
+def test_more_than_one_layout_is_refused_with_what_was_meant(capsys, words, said):
+    with pytest.raises(SystemExit) as stop:
+        main(["layout", *words])
+    assert stop.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_a_folder_that_takes_no_files_is_named(folder, capsys):
+    if not Path("/proc").is_dir():
+        pytest.skip("there is no /proc")
+    for words in (
+        ["einsum", "ij->ji", "x.npy", "-o", "/proc/x.npy"],
+        ["teir", "emit", "i->i", "4", "-o", "/proc/x.json"],
+    ):
+        assert main(words) == 2
+        assert "the folder '/proc' " in capsys.readouterr().err
 
 
 def test_help_and_version(capsys):

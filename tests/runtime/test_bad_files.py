@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 import tileweave as tw
@@ -62,6 +64,18 @@ def entry(begin: int, end: int, *shape: int) -> dict[str, object]:
     return {"dtype": "F32", "shape": shape, "data_offsets": (begin, end)}
 
 
+def parquet(column: object, **changed: bool) -> Callable[[Path], tw.Tensor]:
+    """A file with this column beside a whole one whose name begins alike, in two groups."""
+
+    def read(folder: Path) -> tw.Tensor:
+        table = pyarrow.table({"a": column, "ab": [1.0, None]} if changed else {"a": column, "ab": [1.0, 2.0]})
+        pyarrow.parquet.write_table(table, folder / "x.parquet", row_group_size=1, **changed)
+        return tw.source(folder / "x.parquet", key="a")
+
+    return read
+
+
+LISTS = pyarrow.array([[1, 2], [3, None]], pyarrow.list_(pyarrow.int32(), 2))
 BAD: dict[str, tuple[Callable[[Path], tw.Tensor], str]] = {
     "half an npy": (cut("x.npy", 0.5), "x.npy.*truncated"),
     "npy without a header": (cut("x.npy", 0.05), "x.npy.*not a .npy"),
@@ -69,6 +83,16 @@ BAD: dict[str, tuple[Callable[[Path], tw.Tensor], str]] = {
     "half an npz": (cut("x.npz", 0.5, a=DATA), "x.npz.*not a whole .npz"),
     "half an HDF5": (cut("x.h5", 0.3, a=DATA), "x.h5.*not a whole HDF5"),
     "half a parquet": (cut("x.parquet", 0.5, a=DATA), "x.parquet.*not a whole .parquet"),
+    "a missing value": (parquet([1.0, None]), "^source.*x.parquet.*column 'a' has missing values"),
+    "a missing value in a list": (parquet(LISTS), "^source.*x.parquet.*column 'a' has missing values"),
+    "a missing value that only the data shows": (
+        parquet([1.0, None], write_statistics=False),
+        "run.*x.parquet.*column 'a' has missing values",
+    ),
+    "a missing value in a list that only the data shows": (
+        parquet(LISTS, write_statistics=False),
+        "run.*x.parquet.*column 'a' has missing values",
+    ),
     "zarr without an end": (zarr_with(lambda at: (at / "zarr.json").write_text("{")), "x.zarr.*JSONDecodeError"),
     "zarr of minus five": (zarr_with(metadata(shape=[8, -5])), "x.zarr.*non-negative"),
     "zarr of no type": (zarr_with(metadata(data_type="float99")), "x.zarr.*float99"),
@@ -104,3 +128,8 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"")
     with pytest.raises(TileweaveError, match="x' is no folder"):
         tw.run(tw.sink(tw.source(DATA), tmp_path / "x" / "out.npy"))
+
+
+def test_a_whole_column_beside_one_with_missing_values_is_read(tmp_path: Path) -> None:
+    x = parquet([1.0, 2.0], write_statistics=True)(tmp_path)
+    np.testing.assert_array_equal(tw.run(x * 2), [2.0, 4.0])

@@ -349,20 +349,39 @@ import resource, sys
 import numpy as np
 from tileweave import graph as g
 import tileweave as tw
-resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 x = tw.source(np.random.default_rng(0).random((400, 400)))
 for suffix in ("npy", "npz", "zarr", "h5", "parquet", "safetensors"):
     try:
-        tw.run([tw.sink(x + 1, f"{sys.argv[1]}/a.{suffix}"), tw.sink(x + 2, f"{sys.argv[1]}/b.{suffix}")])
+        keys = ("a", "b") if suffix in ("npz", "h5", "parquet", "safetensors") else ("", "")
+        paths = [f"{sys.argv[1]}/{name or k}.{suffix}" for k, name in enumerate(keys)]
+        several = [f"{sys.argv[1]}/x.{suffix}" if key else path for key, path in zip(keys, paths)]
+        tw.run([tw.sink(x + 1, several[0], key=keys[0]), tw.sink(x + 2, several[1], key=keys[1])])
     except tw.errors.TileweaveError as error:
-        print(type(error).__name__)
+        named = [path for path in several if f"sink({path!r})" in str(error)]
+        print(suffix, bool(named), *(what for what in ("completing", "it cannot", "writing [") if what in str(error)))
 """
 
 
-def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == [*["StorageError"] * 2, "RunError", *["StorageError"] * 3], done.stderr
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("file_bytes", "doing"),
+    [
+        (300_000, {"zarr": "writing ["}),
+        (
+            1_300_000,
+            {"npy": None, "zarr": None, "npz": "completing", "parquet": "completing", "safetensors": "completing"},
+        ),
+    ],
+)
+def test_a_full_disk_is_an_error_that_names_the_sink_and_leaves_nothing(
+    tmp_path: Path, file_bytes: int, doing: dict[str, str | None]
+) -> None:
+    words = [sys.executable, "-c", FULL, str(tmp_path), str(file_bytes)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    formats = ("npy", "npz", "zarr", "h5", "parquet", "safetensors")
+    wanted = [f"{name} True {doing.get(name, 'it cannot')}" for name in formats if doing.get(name, "it cannot")]
+    assert done.stdout.splitlines() == wanted, done.stderr
+    assert {path.suffix[1:] for path in tmp_path.iterdir()} == {name for name, what in doing.items() if not what}
 
 
 SIZED = """

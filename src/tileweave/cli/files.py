@@ -62,7 +62,9 @@ def write_whole(path: str, content: NDArray[Any] | str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise StorageError(path, f"the file cannot be written: {error.strerror}") from None
+        from tileweave.runtime.io.sinks import unwritable  # most commands need nothing of it
+
+        raise StorageError(path, unwritable(path, error), legal="a folder that takes files, and has room") from None
 
 
 def draw(path: str, picture: str) -> None:

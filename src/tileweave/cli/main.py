@@ -396,9 +396,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options, rest = parser.parse_known_args(_split(words, _values_of(parser)))
     if rest:
-        hint = "; a program's own arguments follow --" if options.command in ("run", "plan", "graph") else ""
-        hint = "; the expression is one argument, quoted" if options.command == "layout" else hint
-        parser.error(f"unknown argument {rest[0]!r}{hint}")
+        parser.error(f"unknown argument {rest[0]!r}{_hint(options, rest)}")
     if options.version:
         from tileweave import __version__
 
@@ -426,6 +424,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"StorageError: {where}{error.strerror or error}", file=sys.stderr)
         return EXIT_REFUSED
+
+
+def _hint(options: argparse.Namespace, rest: Sequence[str]) -> str:
+    """What may have been meant by arguments that a command does not take."""
+    if options.command in ("run", "plan", "graph"):
+        return "; a program's own arguments follow --"
+    if options.command != "layout" or any(word.startswith("--") for word in rest):
+        return ""
+    if options.expression.isidentifier():
+        return f"; layout takes one expression and no command: leave out {options.expression!r}"
+    return f"; layout takes one expression, in quotes, and {1 + len(rest)} were given"
 
 
 def _say_something_anywhere() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tileweave.cli.files import check_new, draw, write_whole
 from tileweave.cli.model import run_model
 from tileweave.cli.planning import Planning, difference, write_plans
-from tileweave.errors import PlanError, StorageError, TileweaveError
+from tileweave.errors import PlanError, RunError, StorageError, TileweaveError
 from tileweave.planner import Machines, Plan, machines
 from tileweave.planner.show.document import documents
 from tileweave.runtime.events import Listener
@@ -199,7 +199,7 @@ def execute(
         if isinstance(missing, (str, os.PathLike)) and str(Path(missing).absolute()) in settings.unwritten:
             print(f"planned up to where the program reads {str(missing)!r}, which no plan writes", file=sys.stderr)
             return 0
-        _show(error, path)
+        _show(error, path, f"tileweave {options.command}")
         return failed(error)
     finally:
         sys.argv = argv
@@ -217,18 +217,27 @@ def _unread() -> bool:
         return False
 
 
-def _show(error: Exception, path: Path) -> None:
-    """The program's own traceback: from its first frame on, and for our refusals without our inner frames."""
-    ours = str(Path(__file__).resolve().parent.parent)
+def _show(error: Exception, path: Path, asked: str) -> None:
+    """The program's own traceback, from its first frame on, and what was wrong, in the form of our errors.
+
+    Our refusals come without the frames of ours and of what we call, but for the program's own functions.
+    """
+    ours, theirs = str(Path(__file__).resolve().parent.parent), path.resolve()
     frames = traceback.extract_tb(error.__traceback__)
-    first = next((k for k, f in enumerate(frames) if Path(f.filename).resolve() == path.resolve()), len(frames))
-    shown = frames[first:]
+    first = next((k for k, f in enumerate(frames) if Path(f.filename).resolve() == theirs), len(frames))
+    shown = list(frames[first:])
     if isinstance(error, TileweaveError):
-        shown = traceback.StackSummary.from_list([f for f in shown if not f.filename.startswith(ours)])
+        inner = next((k for k, f in enumerate(shown) if f.filename.startswith(ours)), len(shown))
+        shown[inner:] = [f for f in shown[inner:] if Path(f.filename).resolve() == theirs]
     if shown:
         print("Traceback (most recent call last):", file=sys.stderr)
         print("".join(traceback.format_list(shown)), end="", file=sys.stderr)
-    if isinstance(error, TileweaveError):
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    else:
-        print("".join(traceback.format_exception_only(error)), end="", file=sys.stderr)
+    if not isinstance(error, TileweaveError):
+        own = [f"{path}:{f.lineno}: {f.line}" for f in shown if Path(f.filename).resolve() == theirs]
+        if isinstance(error, SyntaxError) and error.filename and Path(error.filename).resolve() == theirs:
+            own = [f"{path}:{error.lineno}: {(error.text or '').strip()}"]
+        what = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+        notes = "\n".join(getattr(error, "__notes__", ()))
+        inputs = {"line": own[-1] if own else str(path)} | ({"note": notes} if notes else {})
+        error = RunError(asked, f"the program raises {what}", inputs=inputs)
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)

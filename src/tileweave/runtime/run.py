@@ -23,7 +23,7 @@ from tileweave.runtime import direct
 from tileweave.runtime.events import Done, Event, Failed, Listener, Retry, Started
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io.journal import Identity
-from tileweave.runtime.io.sinks import Sinks, SinkWriter, handle_of, open_sinks
+from tileweave.runtime.io.sinks import Sinks, SinkWriter, handle_of, open_sinks, refused
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, run_local
 from tileweave.runtime.prepare import Prepared, prepare
 from tileweave.runtime.resume import identity, remaining
@@ -284,10 +284,16 @@ class _Written:
 
     def __init__(self, sink: Sink, target: FileTarget, writer: SinkWriter, files: Sinks) -> None:
         self.whole_blocks = io.atom(sink) is not None
-        self.write = writer.write
-        self.handle = handle_of(writer)
+        handle = handle_of(writer)
+        self.handle = handle and replace(handle, sink=target.path)
+        self._path, self._writer = target.path, writer
         self.finished = partial(files.record, target)
         self._box = sink.tensor.type.box
+
+    def write(self, box: Box, block: Array) -> None:
+        """Stores the values of a box."""
+        with refused(self._path, f"writing {box}"):
+            self._writer.write(box, block)
 
     def take(self, block: Array) -> None:
         """Stores all values at once."""

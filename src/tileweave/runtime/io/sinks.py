@@ -7,14 +7,15 @@ there whole, at the end; a zarr behind a URL is written in place, its metadata l
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
 import shutil
 import socket
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -93,6 +94,7 @@ class Sinks:
     def __init__(self, targets: Sequence[tuple[FileTarget, TensorType]], identity: Identity | None = None) -> None:
         self._identity, self._mark = identity, f"tmp-{HOST}-{os.getpid()}-{secrets.token_hex(4)}"
         self._files: dict[str, _Opened] = {}
+        self._names = {where_it_lies(one): one.path for one, _ in targets}
         self._grids: defaultdict[str, dict[str, zarrfile.Grid]] = defaultdict(dict)
         for one, _ in targets:
             self._grids[where_it_lies(one)][one.key] = one.grid
@@ -147,10 +149,7 @@ class Sinks:
         except StorageError:
             raise
         except Exception as error:  # the disk is full, or the store refuses, each in its own words
-            words = error.strerror if isinstance(error, OSError) and error.strerror else error  # no temporary names
-            raise StorageError(
-                f"sink({one.path!r})", f"it cannot be written: {words}", inputs={"tensor": kind}
-            ) from error
+            raise StorageError(f"sink({one.path!r})", unwritable(lies, error), inputs={"tensor": kind}) from error
 
     def _begin(self, one: FileTarget) -> None:
         opened = self._files[where_it_lies(one)]
@@ -178,21 +177,21 @@ class Sinks:
         """
         published: dict[str, Journal | None] = {}
         try:
-            for opened in self._files.values():
-                if opened.journal is not None:
-                    opened.journal.complete()
-                opened.file.prepare()
+            for path, opened in self._files.items():
+                with refused(self._names[path], "completing it"):
+                    if opened.journal is not None:
+                        opened.journal.complete()
+                    opened.file.prepare()
             check_targets(self._targets)
             for path in list(self._files):
-                self._files[path].file.publish()
+                with refused(self._names[path], "giving it its name"):
+                    self._files[path].file.publish()
                 published[path] = self._files.pop(path).journal
             for path, journal in published.items():
                 if journal is not None:
                     journal.remove()
                 elif "://" not in path:
                     discard(Path(path), _remove)
-        except OSError as error:
-            raise StorageError("sink(tensor, path)", f"a file cannot be completed: {error}") from error
         finally:
             for journal in filter(None, published.values()):
                 journal.close()
@@ -219,6 +218,24 @@ def _leave(file: _InPlace, journal: Journal) -> None:
         else:
             file.abort()
             journal.remove()
+
+
+def unwritable(path: str, error: Exception) -> str:
+    """What is wrong where a file could not be made or filled."""
+    folder = Path(path).parent
+    if isinstance(error, OSError) and error.errno in (errno.ENOENT, errno.EPERM, errno.EACCES, errno.EROFS):
+        if folder.is_dir() and not Path(path).exists():  # as of a file system that the kernel fills
+            return f"the folder {str(folder)!r} takes no new file: {error.strerror}"
+    return f"it cannot be written: {(isinstance(error, OSError) and error.strerror) or error}"
+
+
+@contextmanager
+def refused(path: str, doing: str) -> Iterator[None]:
+    """What a file system refuses meanwhile names the sink, and what was done."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"sink({path!r})", f"{doing} failed: {error.strerror or error}") from error
 
 
 class _Published:
@@ -324,6 +341,7 @@ class Handle:
         key: the member of a zarr group.
         type: of the tensor.
         offset_bytes: where its elements begin.
+        sink: its path as the user wrote it.
     """
 
     format: str
@@ -331,6 +349,7 @@ class Handle:
     key: str
     type: TensorType
     offset_bytes: int = 0
+    sink: str = ""
 
 
 def handle_of(writer: SinkWriter) -> Handle | None:
@@ -356,13 +375,14 @@ class Reopened:
         handle = self._handle
         if box.empty:
             return
-        if handle.format == "zarr":
-            zarrfile.reopen_zarr(handle.path, handle.key, handle.type).write(box, block)
-            return
         kind = handle.type
-        memory = np.memmap(handle.path, np.uint8, "r+", handle.offset_bytes, (kind.size_bytes,))
-        np.ndarray(kind.shape, kind.dtype, memory)[slices(box)] = block
-        memory.flush()
+        with refused(handle.sink, f"writing {box}"):
+            if handle.format == "zarr":
+                zarrfile.reopen_zarr(handle.path, handle.key, kind).write(box, block)
+                return
+            memory = np.memmap(handle.path, np.uint8, "r+", handle.offset_bytes, (kind.size_bytes,))
+            np.ndarray(kind.shape, kind.dtype, memory)[slices(box)] = block
+            memory.flush()
 
     def take(self, block: Array) -> None:
         """Stores all values at once."""
