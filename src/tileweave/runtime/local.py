@@ -21,11 +21,14 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from tileweave import lower
+from tileweave.backends.host import available_threads, empty
 from tileweave.graph import Operation
-from tileweave.lower.reads import Block, Gather, Held, Taken, block_bytes, gather, own, values
+from tileweave.lower.reads import Block, Gather, Held, Taken, block_bytes, gather, own, slices, values
 from tileweave.planner import ReadPiece, Step, Task
+from tileweave.planner.search.spill import copies
 from tileweave.runtime.events import Event, Progress
 from tileweave.runtime.io.scratch import Scratch
+from tileweave.runtime.io.zarrfile import each, parts
 from tileweave.runtime.prepare import Prepared
 from tileweave.space import Box
 
@@ -37,10 +40,12 @@ ReadSource = Callable[[Box], Array]
 class Destination(Protocol):
     """Where a sink's values go.
 
-    `whole_blocks`: a box is stored at once, not piece by piece.
+    `atom`: the extents of what is stored at once, as a chunk of a zarr is; empty where any box will do.
     """
 
-    whole_blocks: bool
+    @property
+    def atom(self) -> tuple[int, ...]:
+        """The extents of what is stored at once."""
 
     def write(self, box: Box, block: Array) -> None:
         """Stores the values of a box."""
@@ -188,7 +193,13 @@ class _Run:
         for task in prepared.tasks:
             for number in task.needs:
                 self.readers_of[number].append(task.number)
-        self.scratch = Scratch() if any(step.spilled for step in prepared.steps) else None
+        self.scratch = Scratch(self._atoms()) if any(step.spilled for step in prepared.steps) else None
+
+    def _atoms(self) -> dict[int, tuple[int, ...]]:
+        """Per task whose block is stored from a file: the extents of what is stored at once."""
+        stores = [ready for ready in self.ready if ready.sink >= 0 and self.destinations[ready.sink].atom]
+        pieces = ((piece, self.destinations[r.sink].atom) for r in stores for piece in r.task.reads[0].pieces)
+        return {piece.task: atom for piece, atom in pieces if piece.spilled and piece.shifts}
 
     def work(self) -> None:
         """Takes tasks until there is none or the run stops."""
@@ -243,8 +254,12 @@ class _Run:
         if self.notify is not None:
             holds = taken.counting(holds, task.machine, self._machine_of)
         if ready.sink >= 0:
-            whole = self.prepared.hands_over(task)
-            used = store(task, ready.reads[0][1], holds, self.destinations[ready.sink], threads, whole)
+            destination, pieces = self.destinations[ready.sink], task.reads[0].pieces
+            if self.scratch is not None and destination.atom and all(one.spilled and one.shifts for one in pieces):
+                used = self._store_atoms(task, destination, self.scratch, taken)
+            else:
+                whole = self.prepared.hands_over(task)
+                used = store(task, ready.reads[0][1], holds, destination, threads, whole)
             self._hold(task.machine, used)
             self._finish(task, None, used, began, taken)
             return
@@ -254,6 +269,10 @@ class _Run:
             used += fresh
         self._hold(task.machine, used)
         node = cast("Operation", step.node)
+        if step.spilled and copies(node) and self.scratch is not None:
+            self.scratch.put(task.number, inputs["x"])
+            self._finish(task, None, used, began, taken)
+            return
         made = lower.execute(node, step.stage, task.index, inputs, threads=threads, decision=step.kernel)
         block = own(made, step.outputs, inputs)
         self._hold(task.machine, block_bytes(block))
@@ -262,6 +281,31 @@ class _Run:
             self._finish(task, None, used + block_bytes(block), began, taken)
         else:
             self._finish(task, block, used, began, taken)
+
+    def _store_atoms(self, task: Task, destination: Destination, scratch: Scratch, taken: Taken) -> int:
+        """Stores what waits in files, atom by atom and several at once: each is put together where it is stored.
+
+        Returns:
+            The bytes that are newly made at once.
+        """
+        (read,) = task.reads
+        for piece in read.pieces:
+            taken.read += piece.region.size * read.dtype.itemsize
+            taken.moved += (self._machine_of(piece) != task.machine) * piece.region.size * read.dtype.itemsize
+
+        def one(box: Box) -> None:
+            array = empty(box.shape, read.dtype)
+            for piece in read.pieces:
+                common = piece.box.intersect(box)
+                if not common.empty:
+                    into = array[slices(common.translate([-a for a in box.start]))]
+                    scratch.fill(piece, common.translate(piece.map.offset), into)
+            destination.write(box, array)
+
+        boxes = list(parts(task.index, destination.atom))
+        each(iter(boxes), one)
+        destination.finished(task.index)
+        return sum(sorted(box.size for box in boxes)[-available_threads() :]) * read.dtype.itemsize
 
     def _hold(self, machine: int, size_bytes: int) -> None:
         if size_bytes:
@@ -315,7 +359,7 @@ def store(
     fresh = 0
     if isinstance(block, np.ndarray) and block.flags.writeable:
         destination.take(block)
-    elif destination.whole_blocks and len(read.pieces) > 1:
+    elif destination.atom and len(read.pieces) > 1:
         array, fresh = gathered(holds, threads)
         destination.write(task.index, array)
     else:

@@ -251,7 +251,7 @@ def _array_source(source: Source, given: Array) -> ReadSource:
 class _Memory:
     """A result in memory."""
 
-    whole_blocks = False
+    atom = ()
     handle = None
 
     def __init__(self, sink: Sink) -> None:
@@ -283,7 +283,7 @@ class _Written:
     """A result in a file."""
 
     def __init__(self, sink: Sink, target: FileTarget, writer: SinkWriter, files: Sinks) -> None:
-        self.whole_blocks = io.atom(sink) is not None
+        self.atom = io.atom(sink) or ()
         handle = handle_of(writer)
         self.handle = handle and replace(handle, sink=target.path)
         self._path, self._writer = target.path, writer

@@ -75,6 +75,11 @@ def copied(tensor: Tensor) -> Tensor:
     return elementwise(COPY, [tensor], tensor.dtype, ("dtype", tensor.dtype.name))
 
 
+def copies(node: Operation) -> bool:
+    """Whether an operation gives the values of its one input as they are."""
+    return node.operator == COPY and node.inputs[0][1].type == node.output_types["out"]
+
+
 def _stores_source(sink: Sink) -> bool:
     source, target = sink.tensor.producer, sink.target
     of_file = isinstance(source, Source) and isinstance(source.data, FileData)

@@ -10,16 +10,20 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections.abc import Mapping
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from tileweave.backends.host import empty
 from tileweave.errors import StorageError
+from tileweave.graph import Partition
 from tileweave.lower.reads import Block, slices
 from tileweave.planner import ReadPiece
 from tileweave.runtime.io.sinks import HOST, sweep
+from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
 VARIABLE = "TILEWEAVE_SCRATCH"
@@ -29,9 +33,13 @@ SLAB_BYTES = 1 << 22
 
 
 class Scratch:
-    """Blocks in files of a folder of its own, which goes when it is closed, or with the next run on this host."""
+    """Blocks in files of a folder of its own, which goes when it is closed, or with the next run on this host.
 
-    def __init__(self) -> None:
+    Args:
+        atoms: per task whose block is read in parts of some extents, these: they lie together in its file.
+    """
+
+    def __init__(self, atoms: Mapping[int, tuple[int, ...]] | None = None) -> None:
         parent = Path(os.environ.get(VARIABLE) or tempfile.gettempdir())
         self.folder = parent / f".tileweave.tmp-{HOST}-{os.getpid()}-{secrets.token_hex(4)}"
         try:
@@ -39,42 +47,60 @@ class Scratch:
             self.folder.mkdir()
         except OSError as error:
             raise _unwritable(parent, error) from error
-        self.made: dict[int, dict[str, tuple[Path, np.dtype[Any], tuple[int, ...]]]] = {}
+        self.atoms = atoms or {}
+        self.made: dict[int, dict[str, tuple[Path, np.dtype[Any], Partition]]] = {}
 
     def put(self, number: int, block: Block) -> None:
         """Writes the block of a task."""
         files = {}
         for at, (name, array) in enumerate((block if isinstance(block, dict) else {"": block}).items()):
-            path = self.folder / f"{number}-{at}"
+            path, tiles = self.folder / f"{number}-{at}", _tiles(array.shape, self.atoms.get(number, ()))
             try:
                 with path.open("wb") as file:
-                    if array.size:
-                        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                    _write(file, array, tiles)
             except OSError as error:  # the disk is full
                 raise _unwritable(self.folder.parent, error) from error
-            files[name] = path, array.dtype, array.shape
+            files[name] = path, array.dtype, tiles
         self.made[number] = files
 
     def read(self, piece: ReadPiece) -> Array:
         """The region of a block that a piece reads, as a new array."""
         files = self.made[piece.task]
-        path, dtype, shape = files[piece.output] if piece.output in files else files[""]
-        region = piece.region.translate([-a for a in piece.block.start])
-        out = empty(region.shape, dtype)
+        out = empty(piece.region.shape, (files[piece.output] if piece.output in files else files[""])[1])
+        self.fill(piece, piece.region, out)
+        return out
+
+    def fill(self, piece: ReadPiece, region: Box, out: Array) -> None:
+        """Reads a region of the block of a piece, in its tensor's coordinates, into an array."""
+        files = self.made[piece.task]
+        path, dtype, tiles = files[piece.output] if piece.output in files else files[""]
+        region = region.translate([-a for a in piece.block.start])
         if not out.size:
-            return out
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            whole = np.frombuffer(mapped, dtype).reshape(shape)
+            return
+        with path.open("rb") as file:
+            for number, common in tiles.overlapping(region):
+                tile, into = tiles.block(number), out[slices(common.translate([-a for a in region.start]))]
+                at = _before(tiles, number) * dtype.itemsize
+                if common == tile and into.flags.c_contiguous:
+                    file.seek(at)
+                    file.readinto(into.reshape(-1).view(np.uint8).data)
+                else:
+                    self._read_part(file, at, into, common.translate([-a for a in tile.start]), tile.shape)
+
+    @staticmethod
+    def _read_part(file: IO[bytes], at: int, into: Array, part: Box, shape: tuple[int, ...]) -> None:
+        """Fills an array with a part of a tile that begins at a byte of the file."""
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            whole = np.ndarray(shape, into.dtype, mapped, at)
             lines = max(1, SLAB_BYTES * len(whole) // max(1, whole.nbytes)) if shape else 1
-            part = whole[slices(region)]
-            for first in range(0, len(part), lines) if shape else ():
-                out[first : first + lines] = part[first : first + lines]
+            found = whole[slices(part)]
+            for first in range(0, len(found), lines) if shape else ():
+                into[first : first + lines] = found[first : first + lines]
                 if hasattr(mapped, "madvise"):
                     mapped.madvise(mmap.MADV_DONTNEED)
             if not shape:
-                out[...] = whole
-            del whole, part  # nothing may point into a file that is closed
-        return out
+                into[...] = whole
+            del whole, found  # nothing may point into a file that is closed
 
     def drop(self, number: int) -> None:
         """Removes the block of a task that nobody reads any more."""
@@ -84,6 +110,36 @@ class Scratch:
     def close(self) -> None:
         """Removes all."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+MOST_TILES = 1024
+"""A file is read and written in no more pieces than this."""
+
+
+def _tiles(shape: tuple[int, ...], atom: tuple[int, ...]) -> Partition:
+    """How a block is cut in its file: as it will be read, so that each read is one piece of the file."""
+    steps = atom or shape
+    if prod(-(-n // max(1, step)) for n, step in zip(shape, steps, strict=True)) > MOST_TILES:
+        steps = shape
+    return Partition(tuple((*range(0, n, max(1, step)), n) for n, step in zip(shape, steps, strict=True)))
+
+
+def _write(file: IO[bytes], array: Array, tiles: Partition) -> None:
+    """Writes the tiles of an array, one behind the other; those that do not lie so go through one buffer."""
+    buffer: Array | None = None
+    for tile in tiles if array.size else ():
+        part = array[slices(tile)]
+        if not part.flags.c_contiguous:
+            buffer = empty((tiles.block(0).size,), array.dtype) if buffer is None else buffer
+            held = buffer[: part.size].reshape(part.shape)
+            held[...] = part
+            part = held
+        file.write(part.reshape(-1).view(np.uint8).data)
+
+
+def _before(tiles: Partition, number: int) -> int:
+    """Elements of the tiles before one, which lie in the order of their numbers."""
+    return sum(tiles.block(k).size for k in range(number))
 
 
 def _unwritable(folder: Path, error: OSError) -> StorageError:

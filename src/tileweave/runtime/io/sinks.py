@@ -342,6 +342,7 @@ class Handle:
         type: of the tensor.
         offset_bytes: where its elements begin.
         sink: its path as the user wrote it.
+        atom: the extents that one writer stores at once; empty where any box will do.
     """
 
     format: str
@@ -350,6 +351,7 @@ class Handle:
     type: TensorType
     offset_bytes: int = 0
     sink: str = ""
+    atom: tuple[int, ...] = ()
 
 
 def handle_of(writer: SinkWriter) -> Handle | None:
@@ -359,7 +361,7 @@ def handle_of(writer: SinkWriter) -> Handle | None:
             return None
         return Handle("raw", str(writer.path), "", writer.type, writer.offset_bytes)
     if isinstance(writer, zarrfile.ZarrWriter):
-        return Handle("zarr", writer.store, writer.key, writer.type)
+        return Handle("zarr", writer.store, writer.key, writer.type, atom=writer.chunks)
     return None
 
 
@@ -367,7 +369,7 @@ class Reopened:
     """A file that another process has created and commits, for stores of this process."""
 
     def __init__(self, handle: Handle) -> None:
-        self.whole_blocks = handle.format == "zarr"
+        self.atom = handle.atom
         self._handle = handle
 
     def write(self, box: Box, block: Array) -> None:

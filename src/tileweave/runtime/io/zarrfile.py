@@ -208,7 +208,7 @@ class ZarrWriter:
 
     def __init__(self, array: Any, kind: TensorType, store: str, key: str) -> None:
         self._array, self._kind = array, kind
-        self._chunks: tuple[int, ...] = tuple(array.shards or array.chunks)
+        self.chunks: tuple[int, ...] = tuple(array.shards or array.chunks)
         self.store, self.key, self.type = store, key, kind
         self._unaligned = threading.Lock()
 
@@ -216,7 +216,7 @@ class ZarrWriter:
         """Stores the values of a box; boxes that share a chunk are stored one after the other."""
         if box.empty:
             return
-        bounds = zip(box.start, box.stop, self._chunks, self._kind.shape, strict=True)
+        bounds = zip(box.start, box.stop, self.chunks, self._kind.shape, strict=True)
         aligned = all(a % c == 0 and (b % c == 0 or b == n) for a, b, c, n in bounds)
         with nullcontext() if aligned else self._unaligned:
             start = [-a for a in box.start]
@@ -224,14 +224,14 @@ class ZarrWriter:
             def one(part: Box) -> None:
                 self._array[slices(part)] = block[slices(part.translate(start))]
 
-            each(parts(box, self._chunks), one)
+            each(parts(box, self.chunks), one)
 
     def sync(self, boxes: Collection[Box]) -> None:
         """What was written to these boxes, by any process, reaches the disk."""
         folder = Path(self.store) / self.key
         folders = {folder, folder.parent}
         for box in boxes:
-            spans = zip(box.start, box.stop, self._chunks, strict=True)
+            spans = zip(box.start, box.stop, self.chunks, strict=True)
             for place in product(*(range(a // c, -(-b // c)) for a, b, c in spans)):
                 path = folder / self._array.metadata.encode_chunk_key(place)
                 if path.exists():  # a chunk of zeros is not stored
