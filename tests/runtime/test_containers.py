@@ -66,6 +66,21 @@ def test_containers_hold_what_was_written(tmp_path: Path, suffix: str) -> None:
             io.describe(path)
 
 
+@pytest.mark.parametrize("suffix", ["h5", "safetensors"])
+def test_containers_hold_single_numbers(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip(PACKAGES[suffix], reason=f"the optional package {PACKAGES[suffix]} is not installed")
+    path = tmp_path / f"x.{suffix}"
+    tw.run([tw.sink(tw.source(np.float32(2.5)), path, key="a"), tw.sink(tw.source(np.arange(3)), path, key="b")])
+    assert tw.run(tw.source(path, key="a")) == 2.5
+    np.testing.assert_array_equal(tw.run(tw.source(path, key="b")), np.arange(3))
+
+
+@pytest.mark.parametrize("shape", [(), (3, 0)])
+def test_a_table_without_a_value_per_row_is_refused_before_work(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    with pytest.raises(StorageError, match=r"does not hold (a single number|rows without elements)"):
+        tw.run(tw.sink(tw.source(np.ones(shape)), tmp_path / "x.parquet"))
+
+
 def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="the optional package h5py is not installed")
     parquet = pytest.importorskip("pyarrow.parquet", reason="the optional package pyarrow is not installed")

@@ -279,14 +279,16 @@ def check_targets(targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
     for one, kind in targets:
         where = f"sink({one.path!r})"
         held = kind.dtype in safefile.names() if one.format == "safetensors" else npyfile.supported(kind.dtype)
-        if not held or (one.format == "parquet" and not kind.shape):
-            what = "elements of type " + kind.dtype.name if kind.shape or not held else "a single number"
-            problem = f"a .{one.path.rpartition('.')[2]} does not hold {what}"
+        rows = kind.shape and 0 not in kind.shape[1:]
+        if not held or (one.format == "parquet" and not rows):
+            what = "rows without elements" if kind.shape else "a single number"
+            what = what if held else "elements of type " + kind.dtype.name
+            legal = "bool, integers, float16, float32 or float64: cast(tensor, 'float32')"
             raise StorageError(
                 where,
-                problem,
+                f"a .{one.path.rpartition('.')[2]} does not hold {what}",
                 inputs={"tensor": kind},
-                legal="bool, integers, float16, float32 or float64: cast(tensor, 'float32')",
+                legal="one element or more in each row: another format, such as .npy" if held else legal,
             )
         others = seen.setdefault(where_it_lies(one), [])
         if any(other.key == one.key or one.format == "npy" for other in others):

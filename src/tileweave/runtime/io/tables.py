@@ -115,7 +115,9 @@ def add_dataset(path: Path, key: str, kind: TensorType) -> MappedWriter:
             layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
             layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
             layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-            file.create_dataset(name, kind.shape, kind.dtype, dcpl=layout)
+            made = file.create_dataset(name, kind.shape, kind.dtype, dcpl=layout)
+            if not kind.shape:
+                made[()] = 0  # h5py takes no layout for a single number, which has no place before it is written
         at = file[name].id.get_offset() or 0  # none where there are no elements
     return MappedWriter(path, kind, at)
 
