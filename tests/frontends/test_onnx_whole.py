@@ -170,3 +170,46 @@ def test_a_sequence_gives_an_output_for_each_element():
     got = tw.load(model)(x)
     assert list(got) == [f"y[{k}]" for k in range(5)]
     assert all(got[f"y[{k}]"].tolist() == x[k : k + 1].tolist() for k in range(5))
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+def test_grids_of_one_point(rng, corners):
+    for size in ((1, 1, 1, 1), (2, 3, 1, 4), (1, 2, 5, 1), (1, 1, 1, 3, 2), (2, 1, 2, 1, 1)):
+        rank = len(size) - 2
+        arrays = {"theta": rng.standard_normal((size[0], rank, rank + 1)).astype(np.float32), "size": np.asarray(size)}
+        inputs = [("theta", TensorProto.FLOAT, arrays["theta"].shape), ("size", TensorProto.INT64, (rank + 2,))]
+        model = one_node("AffineGrid", inputs, [("y", TensorProto.FLOAT, None)], align_corners=corners)
+        with np.errstate(divide="ignore"):
+            (expected,) = ReferenceEvaluator(model).run(None, arrays)
+        got = tw.load(model, bind={"size": arrays["size"]})(theta=arrays["theta"])["y"]
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+def test_operators_of_onnxruntime(rng):
+    """What onnxruntime writes into models, beside the same in NumPy; its own kernels judge it in tests/models."""
+    a, b = rng.standard_normal((2, 4, 3)), rng.standard_normal((2, 4, 5))
+    types = [(name, TensorProto.DOUBLE, array.shape) for name, array in (("a", a), ("b", b))]
+    model = one_node("FusedMatMul", types, [("y", TensorProto.DOUBLE, None)], "com.microsoft", transA=1, alpha=0.5)
+    np.testing.assert_allclose(tw.load(model)(a=a, b=b)["y"], 0.5 * a.swapaxes(1, 2) @ b)
+    x, skip = a, a[:, ::-1].copy()
+    inputs = [(name, TensorProto.DOUBLE, x.shape) for name in ("x", "skip")] + [("gamma", TensorProto.DOUBLE, (3,))]
+    out = [("y", TensorProto.DOUBLE, None)]
+    model = one_node("SkipSimplifiedLayerNormalization", inputs, out, "com.microsoft", epsilon=0.5)
+    total = x + skip
+    expected = total / np.sqrt((total * total).mean(-1, keepdims=True) + 0.5) * 3.0
+    np.testing.assert_allclose(tw.load(model)(x=x, skip=skip, gamma=np.full(3, 3.0))["y"], expected)
+    packed = rng.integers(0, 256, (5, 2, 8), dtype=np.uint8)
+    scales, rows = rng.random((5, 2)).astype(np.float32), rng.standard_normal((3, 32)).astype(np.float32)
+    inputs = [("a", TensorProto.FLOAT, (3, 32)), ("b", TensorProto.UINT8, (5, 2, 8)), ("s", TensorProto.FLOAT, (5, 2))]
+    sizes = {"K": 32, "N": 5, "bits": 4, "block_size": 16}
+    model = one_node("MatMulNBits", inputs, [("y", TensorProto.FLOAT, None)], "com.microsoft", **sizes)
+    weights = (np.stack([packed & 15, packed >> 4], -1).reshape(5, 2, 16) - 8.0) * scales[..., None]
+    expected = rows @ weights.reshape(5, 32).T
+    np.testing.assert_allclose(tw.load(model)(a=rows, b=packed, s=scales)["y"], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_onnxruntime_has_on_devices_alone_is_refused():
+    shape = [("x", TensorProto.FLOAT, (2, 3))]
+    model = one_node("BiasSplitGelu", shape, [("y", TensorProto.FLOAT, (2, 3))], "com.microsoft")
+    with pytest.raises(GraphError, match=r"there is no operator com.microsoft.BiasSplitGelu"):
+        tw.load(model)

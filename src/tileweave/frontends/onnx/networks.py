@@ -268,7 +268,8 @@ _WITH_BETA = "Affine", "HardSigmoid", "ScaledTanh"
 _WITH_ALPHA = *_WITH_BETA, "Elu", "LeakyRelu", "ThresholdedRelu"
 
 
-def _activation(node: OnnxNode, name: str, alpha: float | None, beta: float | None) -> Activation:
+def activation(node: OnnxNode, name: str, alpha: float | None, beta: float | None) -> Activation:
+    """The function that ONNX names so, with its numbers."""
     known: dict[str, Activation] = {
         "Relu": g.relu,
         "Tanh": g.tanh,
@@ -307,7 +308,7 @@ def recurrent(node: OnnxNode) -> Any:
     names = names or per * directions
     alphas, betas = list(node.get("activation_alpha", [])), list(node.get("activation_beta", []))
     made = [  # each takes the next numbers that it has use for
-        _activation(
+        activation(
             node,
             name,
             alphas.pop(0) if alphas and name in _WITH_ALPHA else None,

@@ -103,11 +103,17 @@ class OnnxNode:
 
 Converter = Callable[[OnnxNode], Any]
 OPERATORS: dict[str, Converter] = {}
-"""Operator -> what makes its outputs: one value, or a tuple of them."""
+"""Operator -> what makes its outputs: one value, or a tuple of them; foreign domains stand before the name."""
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training")
+
+
+def converter(domain: str, kind: str) -> Converter | None:
+    """What converts an operator; None where nothing does."""
+    return OPERATORS.get(kind if domain in _DOMAINS else f"{domain}.{kind}")
 
 
 def operator(*names: str) -> Callable[[Converter], Converter]:
-    """Registers a converter for operators of the default domain."""
+    """Registers a converter for operators."""
 
     def register(converter: Converter) -> Converter:
         for name in names:

@@ -17,8 +17,18 @@ import numpy as np
 
 from tileweave.errors import GraphError, StorageError, TileweaveError
 from tileweave.frontends.model import Model
-from tileweave.frontends.onnx import arithmetic, networks, quantized, reductions, resize, sequences, shapes, whole
-from tileweave.frontends.onnx.node import OPERATORS, OnnxNode
+from tileweave.frontends.onnx import (
+    arithmetic,
+    microsoft,
+    networks,
+    quantized,
+    reductions,
+    resize,
+    sequences,
+    shapes,
+    whole,
+)
+from tileweave.frontends.onnx.node import OPERATORS, OnnxNode, converter
 from tileweave.frontends.symbolic import Dim, SymbolicModel, SymbolicType
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
@@ -27,8 +37,7 @@ from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 
 Array = np.ndarray[Any, Any]
-_CONVERTERS = (arithmetic, networks, quantized, reductions, resize, sequences, shapes, whole)
-_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training")
+_CONVERTERS = (arithmetic, microsoft, networks, quantized, reductions, resize, sequences, shapes, whole)
 _NAMELESS = ("", "?", "None", "-1")
 """What exporters write for a dimension that they know nothing of; two of them are not one dimension."""
 _CAPTURING = ("If", "Loop", "Scan")
@@ -150,7 +159,7 @@ class _Reader:
     def refuse_unknown(self, nodes: Sequence[Any]) -> None:
         """Refuses nodes of operators that do not exist, whatever the shapes."""
         for proto in nodes:
-            known = proto.domain in _DOMAINS and proto.op_type in OPERATORS
+            known = converter(proto.domain, proto.op_type) is not None
             version = self.versions.get(proto.domain, self.versions.get("", 1))
             if not known and (proto.domain, proto.op_type) not in self.functions and not _has_body(proto, version):
                 raise _no_operator(proto)
@@ -282,9 +291,10 @@ class _Reader:
             return [inner[info.name] for info in graph.output]
 
         node = OnnxNode(proto.op_type, _name(proto), inputs, attributes, entry.outputs, version, run)
-        if proto.domain in _DOMAINS and proto.op_type in OPERATORS:
+        convert = converter(proto.domain, proto.op_type)
+        if convert is not None:
             try:
-                made = OPERATORS[proto.op_type](node)
+                made = convert(node)
             except TileweaveError as error:
                 if error.where.startswith("load(..): node"):
                     raise

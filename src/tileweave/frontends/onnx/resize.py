@@ -116,3 +116,17 @@ class _Axis:
                 return start * (n - 1) + k * (end - start) * (n - 1) / (length - 1 if length > 1 else 1)
             return np.full_like(k, 0.5 * (start + end) * (n - 1))
         return (k + 0.5) / scale - 0.5
+
+
+@operator("AffineGrid")
+def affine_grid(node: OnnxNode) -> Tensor:
+    """Where a matrix per item sends the points of a grid in [-1, 1]; the first number of a point is of the last axis.
+
+    A grid whose corners are kept begins at -1, one of a single point too.
+    """
+    theta, size = node.tensor(0), node.integers(1, "size") or []
+    spatial, corners = size[2:], bool(node.get("align_corners", 0))
+    lines = [np.linspace(-1.0, 1.0, n) if corners else (2 * np.arange(n) + 1) / n - 1 for n in spatial]
+    points = np.stack([*np.meshgrid(*lines, indexing="ij")[::-1], np.ones(spatial)], -1).reshape(-1, len(spatial) + 1)
+    made = g.matmul(points.astype(theta.dtype), g.transpose(theta, (0, 2, 1)))
+    return g.reshape(made, (size[0], *spatial, len(spatial)))
