@@ -81,6 +81,24 @@ def test_a_table_without_a_value_per_row_is_refused_before_work(tmp_path: Path, 
         tw.run(tw.sink(tw.source(np.ones(shape)), tmp_path / "x.parquet"))
 
 
+def test_columns_of_unlike_lengths_are_refused_before_work(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    sinks = [tw.sink(tw.source(np.ones(count)), path, key=f"c{count}") for count in (3, 4)]
+    with pytest.raises(StorageError, match=r"legal +3 rows, as the others"):
+        tw.run(sinks)
+    assert not path.exists()
+
+
+def test_a_damaged_list_of_datasets_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("h5py", reason="the optional package h5py is not installed")
+    path = tmp_path / "x.h5"
+    tw.run(tw.sink(tw.source(np.ones(3)), path, key="a"))
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"HEAP", b"PEAH"))
+    with pytest.raises(StorageError, match="not a whole HDF5 file"):
+        tw.source(path, key="a")
+
+
 def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="the optional package h5py is not installed")
     parquet = pytest.importorskip("pyarrow.parquet", reason="the optional package pyarrow is not installed")

@@ -276,6 +276,7 @@ def check_targets(targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
             missing or read-only; its element type has no place in the format; two sinks write one tensor.
     """
     seen: dict[str, list[FileTarget]] = {}
+    lengths: dict[str, int] = {}  # file -> rows of its columns
     for one, kind in targets:
         where = f"sink({one.path!r})"
         held = kind.dtype in safefile.names() if one.format == "safetensors" else npyfile.supported(kind.dtype)
@@ -290,7 +291,11 @@ def check_targets(targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
                 inputs={"tensor": kind},
                 legal="one element or more in each row: another format, such as .npy" if held else legal,
             )
-        others = seen.setdefault(where_it_lies(one), [])
+        place = where_it_lies(one)
+        if one.format == "parquet" and (length := lengths.setdefault(place, kind.shape[0])) != kind.shape[0]:
+            problem = "columns of one file have the same number of rows"
+            raise StorageError(where, problem, inputs={"tensor": kind}, legal=f"{length} rows, as the others")
+        others = seen.setdefault(place, [])
         if any(other.key == one.key or one.format == "npy" for other in others):
             legal = "one sink per file" if one.format == "npy" else "a key of its own for every sink of the file"
             raise StorageError(where, "two sinks write the same tensor", legal=legal)

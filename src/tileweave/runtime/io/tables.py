@@ -60,7 +60,11 @@ def _hdf5(path: str, where: str) -> Any:
     try:
         return h5py.File(_opened(path), "r")
     except Exception as error:  # whatever foreign bytes lead the library into
-        raise StorageError(where, f"the file is not a whole HDF5 file: {error}", legal="a .h5 file") from None
+        raise _no_hdf5(where, error) from None
+
+
+def _no_hdf5(where: str, error: Exception) -> StorageError:
+    return StorageError(where, f"the file is not a whole HDF5 file: {error}", legal="a .h5 file")
 
 
 def datasets_of(path: str, where: str) -> list[str]:
@@ -68,7 +72,10 @@ def datasets_of(path: str, where: str) -> list[str]:
     h5py = _load("h5py", where)
     names: list[str] = []
     with _hdf5(path, where) as file:
-        file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        try:
+            file.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        except Exception as error:  # a damaged list of its members
+            raise _no_hdf5(where, error) from None
     return sorted(names)
 
 
