@@ -39,8 +39,9 @@ _TEIR_EPILOG = """examples:
 _GRAPH_EPILOG = """examples:
   tileweave graph show examples/digits.py#1 --explain
   tileweave graph show examples/blur.py --draw blur.svg
-  tileweave graph rewrite examples/convnet.py --rules conv-steps-added
+  tileweave graph rewrite examples/digits.py#1 --rules one-view,elementwise-chain
   tileweave graph show examples/heat.py --json --no-arrays | tileweave graph check -
+  tileweave graph show examples/blur.py --json > blur.json
   tileweave graph diff examples/blur.py blur.json
 """
 
