@@ -74,6 +74,14 @@ def test_the_random_graphs_hold_every_operator_and_selector():
                     operators.add(node.operator)
                 elif isinstance(node, tw.Selector):
                     selectors.add(node.kind)
-    made = {"fused", "linear_relu", "rows", "conv_chain", "attention", "combine"}  # by rewriting, or by cutting
+    made = {
+        "fused",
+        "linear_relu",
+        "rows",
+        "conv_chain",
+        "product_chain",
+        "attention",
+        "combine",
+    }  # by rewriting, or by cutting
     assert OURS - operators <= made | {"max_and_sum", "moments"}  # states, which tests/graph/test_states.py looks at
     assert KINDS - selectors <= {"view"}  # the same

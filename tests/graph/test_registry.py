@@ -13,7 +13,7 @@ from arrays import same, values
 from tileweave import graph as tw
 from tileweave.errors import GraphError
 from tileweave.graph.ops.grouped.attention import attended
-from tileweave.graph.ops.grouped.chained import conv_chain
+from tileweave.graph.ops.grouped.chained import conv_chain, product_chain, product_of
 from tileweave.graph.ops.grouped.rows import rows
 from tileweave.graph.ops.operators import OPERATORS
 from tileweave.graph.passes.rewrite import rewrite
@@ -177,6 +177,17 @@ TABLE: dict[str, Row] = {
         lambda: np.maximum(2 * np.einsum("ncxyij,fcij->nfxy", windows(IMAGE, (2, 2)), FILTERS), 0),
         lambda: conv_chain(tw.conv(IMAGE, FILTERS).producer, (tw.as_tensor(X),), (("add", (0, 1), "float64"),)),
     ),
+    "product_chain": Row(
+        lambda: product_chain(
+            product_of(tw.linear(X, Y.T, np.arange(len(Y))).producer)[0],
+            (tw.as_tensor(2.0),),
+            (("multiply", (0, 1), "float64"), ("relu", (-1,), "float64")),
+        ),
+        lambda: np.maximum(2 * (X @ Y.T + np.arange(len(Y))), 0),
+        lambda: product_chain(
+            product_of(tw.matmul(X, Y.T).producer)[0], (tw.as_tensor(IMAGE),), (("add", (0, 1), "float64"),)
+        ),
+    ),
     "attention": Row(
         lambda: attended(*map(tw.as_tensor, (X, X, Y)), (), ("id", "jd", "je", "ie"), SOFTMAX),
         lambda: (lambda e: (e / e.sum(1, keepdims=True)) @ Y)(np.exp(X @ X.T)),
@@ -203,7 +214,9 @@ WITHOUT_GRADIENT = {
         ("isnan", "isinf", "isfinite", "signbit", "logical_not", "any", "all", *ON_PAIRS[:3]), "a truth value"
     ),
     **dict.fromkeys((*ON_BITS, "invert", "saturate"), "an integer"),
-    **dict.fromkeys(("rows", "conv_chain", "attention"), "made when a graph is planned, behind every gradient"),
+    **dict.fromkeys(
+        ("rows", "conv_chain", "product_chain", "attention"), "made when a graph is planned, behind every gradient"
+    ),
     **dict.fromkeys(("arange", "uniform", "normal", "random_integers"), "depends on no tensor"),
 }
 

@@ -19,6 +19,7 @@ from tileweave import teir
 from tileweave.backends.base import ELEMENTS
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.ir.dtypes import wide_type
+from tileweave.graph.ops.grouped.chained import product_of
 from tileweave.graph.ops.grouped.rows import softmax_at_end
 from tileweave.graph.ops.operators import operator_named, operator_of
 from tileweave.layout import strided
@@ -147,6 +148,9 @@ def lowering(operation: Operation, stage: str) -> str:
         return found if _group(operation) else ""
     if operation.operator == "conv_chain":
         return "windows, chain" if dtype in _FLOATS and _chain(operation) else ""
+    if operation.operator == "product_chain":
+        known = np.dtype(operation.parameter("sums")) in TEIR_DTYPES | _NARROW
+        return "contraction, chain" if known and _chain(operation) else ""
     if asked in _MONOIDS:
         if _slides(operation):
             return "windows" if operation.input("x").dtype == dtype and dtype in _FLOATS else ""
@@ -216,7 +220,10 @@ def _chain(operation: Operation) -> Chain:
     inputs = [_type_name(tensor.dtype) for _, tensor in operation.inputs]
     if operation.operator == "conv_chain":
         inputs = [_type_name(dtype), *inputs[2:]]
-    if operation.operator in ("fused", "conv_chain"):
+    if operation.operator == "product_chain":
+        product, extras = product_of(operation)
+        inputs = [_type_name(product.dtype), *(_type_name(x.dtype) for x in extras)]
+    if operation.operator in ("fused", "conv_chain", "product_chain"):
         done: Sequence[tuple[str, tuple[int, ...], str]] = operation.parameter("program")
     else:
         done = [(operation.operator, tuple(range(len(operation.inputs))), dtype.name)]
@@ -377,8 +384,14 @@ def program(operation: Operation, stage: str, views: Mapping[str, OperandView], 
         return emit_copy(values[0], made, equation)
     emit = emit_contraction_in_pieces if _is_long(operation) else emit_contraction
     bias = views["b"].spread(out.shape).operand if "b" in views else None
-    relu = bias is not None and operation.operator == "linear_relu"
-    return emit(equation, values[:2], made, init=bias, relu=relu, name=operation.operator)
+    name, behind = operation.operator, dict[str, Any]()
+    if name == "product_chain":
+        product, _ = product_of(operation)
+        extras = [view.spread(out.shape).operand for view in list(views.values())[len(product.operands) :]]
+        behind = {"chain": _chain(operation), "extras": extras, "sums": dtype_name(product.dtype)}
+        name, emit = product.operator, emit_contraction
+    relu = bias is not None and name == "linear_relu"
+    return emit(equation, values[:2], made, init=bias, relu=relu, name=name, **behind)
 
 
 def _windowed(operation: Operation, views: Mapping[str, OperandView], out: OperandView) -> Program:
@@ -476,6 +489,8 @@ Thing = TypeVar("Thing")
 
 
 def in_order(operation: Operation, arrays: Mapping[str, Thing], out: Thing) -> list[Thing]:
-    """The arrays of a shard in the order of its program's tensors: the inputs, the output, then the bias if any."""
-    late = [array for name, array in arrays.items() if name in operator_of(operation).finish]
+    """The arrays of a shard in the order of its program's tensors: inputs, the output, then what comes behind."""
+    chained = operation.operator == "product_chain"
+    last = list(arrays)[2:] if chained else operator_of(operation).finish
+    late = [array for name, array in arrays.items() if name in last]
     return [*list(arrays.values())[: len(arrays) - len(late)], out, *late]

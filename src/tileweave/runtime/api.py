@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from tileweave import lower
-from tileweave.backends.base import Decision, backends
+from tileweave.backends.base import Decision, OfDevice, backends
 from tileweave.backends.host import available_threads
 from tileweave.errors import GraphError, PlanError, RunError, StorageError
 from tileweave.graph import (
@@ -42,7 +42,7 @@ from tileweave.graph import (
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.passes.grouping.alike import Descent, Places, alike
 from tileweave.graph.passes.grouping.attention import ATTENTION, NARROW_ATTENTION
-from tileweave.graph.passes.grouping.chains import CONV_CHAIN
+from tileweave.graph.passes.grouping.chains import CONV_CHAIN, ON_DEVICES
 from tileweave.graph.passes.grouping.rows import NARROW_ROWS, ROWS
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
@@ -358,9 +358,12 @@ def bound_like(graph: Graph, other: Plan) -> Plan | None:
 def _fused(graph: Graph, machines: Machines, rules: tuple[Any, ...]) -> tuple[Graph, bool]:
     """The fused graph, and whether operations of few elements are compiled in it."""
     found = graph, False
+    device = machines.devices or any(isinstance(one, OfDevice) for one in backends())
     for small in (False, True) if rules else ():
         descent = Descent(graph)
-        made = rewrite(graph, rules, choose=_chooser(machines, small), watch=descent.watch).graph
+        made, choose = graph, _chooser(machines, small)
+        for group in (rules, ON_DEVICES) if device else (rules,):  # what a row or attention takes in comes first
+            made = rewrite(made, group, choose=choose, watch=descent.watch).graph
         _DESCENT[made] = None if made is graph else graph, descent.places(made), small
         found = made, small
         others = [operation for operation in made.operations if not lower.decide(operation, "block").backend]
@@ -377,14 +380,22 @@ def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[Rewrit
         found = lower.decide(made, "block", machines.devices, small)
         return bool(found.backend) or any(one.kernel for one in found.offered)
 
+    def on_device(made: Operation) -> bool:
+        found = lower.decide(made, "block", machines.devices, small)
+        devices = {one.name for one in backends() if isinstance(one, OfDevice)}
+        return found.backend in devices or any(one.kernel for one in found.offered)
+
     def choose(found: Sequence[tuple[RewriteRule, int, Tensor]]) -> int:
-        for number, (_, _, tensor) in enumerate(found):
+        for number, (rule, _, tensor) in enumerate(found):
             made = tensor.producer
             if isinstance(made, Selector):
                 made = made.inputs[0][1].producer
-            if not isinstance(made, Operation) or made.operator not in ("fused", *GROUPS):
+            if rule in ON_DEVICES:
+                if isinstance(made, Operation) and on_device(made):
+                    return number
+            elif not isinstance(made, Operation) or made.operator not in ("fused", *GROUPS):
                 return number
-            if made.operator in ("conv_chain", "attention"):
+            elif made.operator in ("conv_chain", "attention"):
                 if computed(made):
                     return number
             elif made.operator == "rows":
@@ -397,7 +408,7 @@ def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[Rewrit
     return choose
 
 
-GROUPS = ("rows", "conv_chain", "attention")
+GROUPS = ("rows", "conv_chain", "product_chain", "attention")
 """Operators that only fusion makes."""
 ROWS_PER_MACHINE = 16
 """A group is cut between its rows only: with fewer of them, its parts could keep more processors busy."""

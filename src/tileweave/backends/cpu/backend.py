@@ -15,6 +15,7 @@ from tileweave.backends.cpu.kernel import CpuKernel, compile
 from tileweave.backends.cpu.moves import Move, movable
 from tileweave.backends.cpu.target.calls import NativeCalls
 from tileweave.backends.cpu.tuning import Tuned, tune
+from tileweave.teir.ir.dtypes import FACTORS
 from tileweave.teir.ir.program import Program
 
 _ALWAYS = frozenset(("Contraction", "Copy"))
@@ -36,7 +37,10 @@ class Cpu:
         return self.supports_small(program)
 
     def supports_small(self, program: Program) -> Decision:
-        """Every program."""
+        """Every program but products of floats of 8 bits."""
+        factor = next((spec.dtype for spec in program.tensors if spec.dtype in FACTORS), None)
+        if factor is not None:
+            return Decision("", f"no code reads {factor}")
         return Decision(primitives_text(program), "native code through LLVM", self.name)
 
     def compile(self, program: Program, *, threads: int | None = None, merge: bool = True) -> CpuKernel:

@@ -14,10 +14,13 @@ from math import inf, prod, sqrt
 from typing import Any
 
 from tileweave.kernel import KernelFunction
+from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.extensions import FILL, NEUTRAL, REDUCTIONS
 from tileweave.teir.ir.program import Axis, Invocation, Iteration, Primitive, Program
 
-DTYPES = {"FP16": "f16", "BF16": "bf16", "FP32": "f32", "FP64": "f64", "INT8": "s8"}
+DTYPES = {"FP16": "f16", "BF16": "bf16", "FP32": "f32", "FP64": "f64", "INT8": "s8"} | {
+    "FP8E4M3": "e4m3", "FP8E5M2": "e5m2"
+}  # fmt: skip
 """Element type of a program -> of a kernel; what is INT8 is a truth that a choice reads."""
 _FUNCTIONS = {
     "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "Exp": "exp",
@@ -83,11 +86,12 @@ def offer_of(program: Program) -> Offer | str:
 
 
 def _typed(program: Program, node: Invocation) -> Primitive:
-    """The primitive of a node; a cast says to which type of the kernel language."""
+    """The primitive of a node; a cast says to which type of the kernel language, and so does a copy that rounds."""
     found = program.primitive(node.primitive)
-    if found.operation != "Cast":
+    types = {t.name: t.dtype for t in program.tensors}
+    made = types[found.operands[-1]]
+    if found.operation != "Cast" and (found.operation != "Copy" or types[found.operands[0]] == made):
         return found
-    made = next(t.dtype for t in program.tensors if t.name == found.operands[-1])
     return replace(found, metadata=(("dtype", DTYPES[made]),))
 
 
@@ -181,8 +185,9 @@ def _product(program: Program, steps: Sequence[Primitive]) -> Offer | str:
     outs = tuple(t.name for t in program.tensors if t.role == "out")
     if not all(all(operands[one]) for one in outs):
         return "a result that is no matrix"
-    narrow = {t.dtype for t in program.tensors if t.name in (a, b)} <= {"FP16", "BF16"}
-    tile = (128, 128, 64) if narrow else (64, 64, 16)
+    bits = {8 * width_bytes(t.dtype) for t in program.tensors if t.name in (a, b)}
+    narrow = max(bits) <= 16
+    tile = (128, 128, 1024 // max(bits)) if narrow else (64, 64, 16)  # rows of the widest swizzle, 128 bytes
     order = tuple(_named(program))
     body = _product_body((start, *rest), order, (a, b), (out, *outs), tile, 384 if narrow else 128)
     shown = " x ".join(map(str, tile)) + "".join(f", {p.operation.lower()}" for p in rest)
@@ -211,7 +216,7 @@ def _product_body(
         *batch, m, n = at
         with k.cta(threads=threads) as cta:
             start, *rest = steps
-            values = _Values(cta, partial(_tile, given, (bm, bn), at))
+            values = _Values(cta, partial(_tile, given, (bm, bn), at), (bm, bn))
             acc = cta.zeros((bm, bn), dtype="f64" if left.dtype == "f64" else "f32")
             for i in cta.range(left.blocks(-1, bk), stages=3):
                 cta.gemm(acc, _part(left, (bm, bk), (*batch, m, i)), _part(right, (bn, bk), (*batch, n, i)))
@@ -442,15 +447,21 @@ class _Values:
     Args:
         cta: executes the steps.
         region: name of an operand -> the region that is loaded.
+        sums: the shape of a product's sums, with which what has it meets; others may be widened to fill the threads.
     """
 
-    def __init__(self, cta: Any, region: Callable[[str], Any]) -> None:
-        self.cta, self.region = cta, region
+    def __init__(self, cta: Any, region: Callable[[str], Any], sums: tuple[int, ...] = ()) -> None:
+        self.cta, self.region, self.sums = cta, region, sums
         self.done: dict[str, Any] = {}
 
     def __call__(self, name: str) -> Any:
         if name not in self.done:
-            self.done[name] = self.cta.load(self.region(name))
+            region = self.region(name)
+            if region.shape == self.sums:
+                self.done[name] = self.cta.zeros(self.sums, dtype=region.dtype)
+                self.cta.copy(self.done[name], region)
+            else:
+                self.done[name] = self.cta.load(region)
         return self.done[name]
 
     def all(self, steps: Sequence[Primitive]) -> None:
@@ -467,7 +478,8 @@ class _Values:
         if operation == FILL:
             return float(dict(step.metadata)["value"])  # type: ignore[arg-type]
         if operation == "Copy":
-            return self(sources[0])
+            value = self(sources[0])
+            return cta.cast(value, dict(step.metadata)["dtype"]) if step.metadata else value
         if operation == "Cast":
             return cta.cast(self(sources[0]), dict(step.metadata)["dtype"])
         if operation in _IN_PLACE:

@@ -10,10 +10,11 @@ the scratch tensor ``acc`` where the output is narrower than the sums it takes. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from tileweave.errors import GraphError
 from tileweave.teir.emit.build import BodyStep, build
+from tileweave.teir.emit.chains import typed_steps
 from tileweave.teir.emit.schedule import Chooser, LoopDim, Role, fuse_dims, untiled
 from tileweave.teir.emit.terms import (
     Operand,
@@ -41,8 +42,11 @@ def emit_contraction(
     relu: bool = False,
     tiling: Chooser = untiled,
     name: str = "contraction",
+    chain: Sequence[tuple[Any, ...]] = (),
+    extras: Sequence[Operand] = (),
+    sums: str | None = None,
 ) -> Program:
-    """The program of an einsum of two operands: ``out = init + sum of in0 * in1``, then ReLU if asked.
+    """The program of an einsum of two operands: ``out = init + sum of in0 * in1``, then ReLU and a chain if asked.
 
     Args:
         equation: ``"trus,pqtu->pqrs"``. A letter twice in one operand walks its diagonal; a letter that is not in the
@@ -54,6 +58,9 @@ def emit_contraction(
         relu: apply ReLU to the sums.
         tiling: chooses the tiles of the dims it is given; `schedule` has some; by default roles are whole.
         name: of the program.
+        chain: elementwise steps on the sums, as of `emit_chain`; argument 0 is the sums, ``k > 0`` the extra k - 1.
+        extras: what else the chain reads, of the output's shape, zero strides broadcast: ``in2``, ``in3``, ..
+        sums: the type of the sums that a chain reads; by default the output's.
 
     Returns:
         A well-formed program. Sums are formed in the widest type of the operands, in FP32 at least, and narrowed once;
@@ -74,21 +81,26 @@ def emit_contraction(
     Source: TEIR, sections 10.7.5 to 10.7.7; the choice of roles is our own.
     """
     where = f"emit_contraction({equation!r}, ..)"
-    inputs, output, terms = _contraction_terms(where, equation, operands, out, accumulate, init)
-    biased = len(terms) == 4
-    wide = contraction_dtype(*(operand.dtype for _, operand in terms))
+    inputs, output, terms = _contraction_terms(where, equation, operands, out, accumulate, init, extras)
+    first = len(terms) - len(extras)
+    biased, kind = first == 4, (sums or out.dtype) if chain else out.dtype
+    types = [operand.dtype for _, operand in terms]
+    wide = contraction_dtype(*types[:2], kind, *types[3:first])
     if relu and wide == "INT8":
         wide = "INT32"  # a sum that wraps is narrowed to the same number whenever that is done, but not its ReLU
-    names = ("in0", "in1", "out", "bias")[: len(terms)]
+    names = (*("in0", "in1", "out", "bias")[:first], *(f"in{k + 2}" for k in range(len(extras))))
     specs = [TensorSpec(n, op.dtype, "in") for n, (_, op) in zip(names, terms, strict=True)]
     specs[2] = TensorSpec("out", out.dtype, "inout" if accumulate else "out")
     strides = [letter_strides(letters, operand) for letters, operand in terms]
     offsets = [operand.offset_bytes for _, operand in terms]
     extents = extents_of(where, terms)
-    acc = "out" if wide == out.dtype else "acc"
-    if acc == "acc":
-        packed, size_bytes = packed_strides(output, extents, strides[2], width_bytes(wide))
-        specs.append(TensorSpec("acc", wide, "scratch", size_bytes))
+    target = "sums" if chain else "out"
+    acc = target if wide == kind else "acc"
+    steps = typed_steps(where, chain, [kind, *types[first:]], out.dtype, reduces=False) if chain else []
+    scratch = [("acc", wide)] * (acc == "acc") + [("sums", kind)] * bool(chain)
+    for held, dtype in (*scratch, *((f"step{k}", step.dtype) for k, step in enumerate(steps[:-1]))):
+        packed, size_bytes = packed_strides(output, extents, strides[2], width_bytes(dtype))
+        specs.append(TensorSpec(held, dtype, "scratch", size_bytes))
         strides.append(packed)
         offsets.append(0)
     dims, swapped = _contraction_dims(inputs, output, extents, strides)
@@ -97,7 +109,11 @@ def emit_contraction(
     if relu:
         body.append(BodyStep("ReLU", (acc, acc)))
     if acc == "acc":
-        body.append(BodyStep("Copy", (acc, "out")))
+        body.append(BodyStep("Copy", (acc, target)))
+    given = [target, *names[first:]]
+    for k, step in enumerate(steps):
+        read = (given[a] if a >= 0 else f"step{-1 - a}" for a in step.arguments)
+        body.append(BodyStep(step.kind, (*read, "out" if k == len(steps) - 1 else f"step{k}")))
     return build(name, tuple(specs), dims, tiling(dims), body, offsets)
 
 
@@ -108,6 +124,7 @@ def _contraction_terms(
     out: Operand,
     accumulate: bool,
     init: Literal["zero"] | Operand | None,
+    extras: Sequence[Operand],
 ) -> tuple[list[str], str, list[Term]]:
     """The letters of the inputs and of the output, and every operand with its letters; or why they do not fit."""
     if not isinstance(operands, Sequence):
@@ -121,6 +138,7 @@ def _contraction_terms(
     terms = [*zip(inputs, operands, strict=True), (output, out)]
     if isinstance(init, Operand):
         terms.append((output, init))
+    terms += [(output, one) for one in extras]
     extents_of(where, terms)
     check_output(where, output, out)
     for letter in output:

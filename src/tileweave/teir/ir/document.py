@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from tileweave.document import Place, load
 from tileweave.errors import VerifyError
-from tileweave.teir.ir.dtypes import DTYPES
+from tileweave.teir.ir.dtypes import DTYPES, FACTORS
 from tileweave.teir.ir.form import VALUE_DEPTH
 from tileweave.teir.ir.program import (
     Axis,
@@ -192,7 +192,7 @@ def _tensor(place: Place) -> TensorSpec:
     fields = place.record("name", "dtype", "role", "size_bytes", optional=("shape",))
     return TensorSpec(
         fields["name"].text(),
-        fields["dtype"].choice(*DTYPES),
+        fields["dtype"].choice(*DTYPES, *FACTORS),
         fields["role"].choice("in", "out", "inout", "scratch"),
         fields["size_bytes"].integer(),
         fields["shape"].list(Place.integer) if "shape" in fields else None,
@@ -260,7 +260,7 @@ def schema() -> dict[str, Any]:
     invocation = _object(kind={"const": "invocation"}, id=id_schema, primitive=id_schema, guard=guard)
     tensor = _object(
         name={"type": "string"},
-        dtype={"enum": list(DTYPES)},
+        dtype={"enum": [*DTYPES, *FACTORS]},
         role={"enum": ["in", "out", "inout", "scratch"]},
         size_bytes={"type": "integer"},
         shape=integers,

@@ -19,11 +19,13 @@ DTYPES: dict[str, tuple[int, str]] = {
     "INT8": (1, "int8"),
 }
 """Name -> (width in bytes, the name of NumPy's type, or of ml_dtypes' for BF16)."""
+FACTORS: dict[str, tuple[int, str]] = {"FP8E4M3": (1, "float8_e4m3fn"), "FP8E5M2": (1, "float8_e5m2")}
+"""The same of types that only factors of a contraction may have, whose sums are formed in FP32."""
 
 
 def _known(where: str, name: str) -> tuple[int, str]:
     try:
-        return DTYPES[name]
+        return DTYPES.get(name) or FACTORS[name]
     except (KeyError, TypeError):
         raise DtypeError(where, f"{name!r} is not an element type of TEIR", legal=", ".join(DTYPES)) from None
 
@@ -40,11 +42,11 @@ def width_bytes(name: str) -> int:
 
 def is_float(name: str) -> bool:
     """Whether a type holds floating-point numbers."""
-    return _known("is_float(name)", name)[1].endswith(("16", "32", "64")) and not name.startswith("INT")
+    return not _known("is_float(name)", name)[1].startswith("int")
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """NumPy's type of this name; BF16 is ``ml_dtypes.bfloat16``.
+    """NumPy's type of this name; those of BF16 and of 8 bits are from ``ml_dtypes``.
 
     Raises:
         DtypeError: the name is not one of `DTYPES`.
@@ -54,11 +56,11 @@ def numpy_dtype(name: str) -> np.dtype:
         dtype('float32')
     """
     spelled = _known("numpy_dtype(name)", name)[1]
-    if spelled == "bfloat16":
+    if spelled == "bfloat16" or name in FACTORS:
         import ml_dtypes
 
-        bfloat16: np.dtype = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
+        narrow: np.dtype = np.dtype(getattr(ml_dtypes, spelled))
+        return narrow
     return np.dtype(spelled)
 
 
@@ -76,7 +78,7 @@ def dtype_name(dtype: np.dtype) -> str:
     """
     dtype = np.dtype(dtype)
     if dtype.isnative:
-        for name, (_, spelled) in DTYPES.items():
+        for name, (_, spelled) in (DTYPES | FACTORS).items():
             if dtype.name == spelled:
                 return name
     raise DtypeError(
@@ -85,11 +87,11 @@ def dtype_name(dtype: np.dtype) -> str:
 
 
 def accumulator(name: str) -> str:
-    """The type in which sums of this type are kept: FP32 for BF16 and FP16, itself otherwise.
+    """The type in which sums of this type are kept: FP32 for floats of 16 and 8 bits, itself otherwise.
 
     Integers wrap, so a narrow integer sum is the same in whichever order and width it is formed.
     """
-    return "FP32" if name in ("BF16", "FP16") else name
+    return "FP32" if name in ("BF16", "FP16", *FACTORS) else name
 
 
 def contraction_dtype(*names: str) -> str:

@@ -26,7 +26,7 @@ from typing import Literal
 
 from tileweave.errors import VerifyError
 from tileweave.teir.ir import form
-from tileweave.teir.ir.dtypes import DTYPES
+from tileweave.teir.ir.dtypes import DTYPES, FACTORS
 from tileweave.teir.ir.form import ADDRESS_LIMIT, is_finite, is_integer, shown, shown_tuple
 from tileweave.teir.ir.policies import DOCUMENT_POLICIES, policies
 from tileweave.teir.ir.primitives import DOCUMENT_OPERATIONS, OperationSpec, operands_of, operation, operations
@@ -171,10 +171,15 @@ def _tensor_unique(program: Program) -> Iterator[tuple[str, str]]:
         yield f"tensor {name!r}", "its name is used more than once"
 
 
-@_rule("tensor.dtype", f"an element type is one of {', '.join(DTYPES)}")
+@_rule(
+    "tensor.dtype",
+    f"an element type is one of {', '.join(DTYPES)}; of what contractions alone read also one of {', '.join(FACTORS)}",
+)
 def _tensor_dtype(program: Program) -> Iterator[tuple[str, str]]:
     for spec in program.tensors:
-        if spec.dtype not in DTYPES:
+        readers = {p.operation for p in program.primitives if spec.name in p.operands}
+        factor = spec.dtype in FACTORS and spec.role == "in" and readers <= {"Contraction"}
+        if spec.dtype not in DTYPES and not factor:
             yield f"tensor {spec.name!r}", f"its element type is {spec.dtype!r}"
 
 
@@ -532,7 +537,7 @@ def _primitive_dtypes(program: Program) -> Iterator[tuple[str, str]]:
     for primitive in program.primitives:
         spec = _spec(primitive)
         names = tuple(dtypes.get(name, "") for name in primitive.operands)
-        if spec is None or len(names) != spec.inputs + 1 or any(name not in DTYPES for name in names):
+        if spec is None or len(names) != spec.inputs + 1 or not {*names} <= {*DTYPES, *FACTORS}:
             continue
         why = spec.dtypes(names)
         if why:

@@ -1,4 +1,4 @@
-"""A convolution and the elementwise chain behind it as one operation: bias, scale, residual and activation.
+"""A convolution, or a product, and the elementwise chain behind it as one operation: bias, scale, residual, activation.
 
 Source: own.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tileweave.errors import GraphError
+from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
 from tileweave.graph.ops.elementwise import fused_block, input_names
 from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is_elementwise, made, register
@@ -37,15 +39,8 @@ def conv_chain(conv: Operation, extras: Sequence[Tensor], program: Sequence[Step
     Raises:
         GraphError: there is no such operator or argument, or an extra does not broadcast.
     """
-    where = "conv_chain(conv, extras, program)"
-    for k, (name, args, _) in enumerate(program):
-        if not is_elementwise(name) or not all(-k <= a <= len(extras) for a in args):
-            raise GraphError(where, f"step {k} is {name}{args}", legal="elementwise operators")
     shape = conv.outputs[0][1].shape
-    for extra in extras:
-        first = len(shape) - len(extra.shape)
-        if first < 0 or any(n not in (1, shape[first + k]) for k, n in enumerate(extra.shape)):
-            raise GraphError(where, f"{extra.type} does not broadcast to {shape}", legal="extents equal, or 1")
+    _check("conv_chain(conv, extras, program)", shape, extras, program)
     x, w = conv.input("x"), conv.input("w")
     stride, dilation, each, groups = (conv.parameter(k) for k in ("stride", "dilation", "filters", "groups"))
     size = each if groups > 1 else 1
@@ -62,6 +57,85 @@ def conv_chain(conv: Operation, extras: Sequence[Tensor], program: Sequence[Step
         dims=("batch", "group" if groups > 1 else "filter", *spatial_names(len(stride))),
         costs=(("flops", 2.0 * prod(w.shape[1:]) * size + len(program) * size),),
     )
+
+
+class Product(NamedTuple):
+    """A product of two tensors: a matmul, an einsum, or a linear, whose third operand is its bias."""
+
+    operator: str
+    operands: tuple[tuple[str, Tensor], ...]
+    equation: str
+    dtype: np.dtype[Any]
+
+    @property
+    def letters(self) -> tuple[list[str], str]:
+        """Of each operand and of the result."""
+        terms, out = self.equation.split("->")
+        return [*terms.split(","), out[-1:]][: len(self.operands)], out
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """Letter -> extent."""
+        owns = zip(self.letters[0], self.operands, strict=True)
+        return {c: n for own, (_, x) in owns for c, n in zip(own, x.shape, strict=True)}
+
+
+def product_of(operation: Operation) -> tuple[Product, list[Tensor]]:
+    """The product that an operation is, or that a chain stands behind, and what else the chain reads."""
+    known: dict[str, Any] = dict(operation.parameters)
+    operands = tuple(pair for pair in operation.inputs if not pair[0].startswith(_EXTRA))
+    kind = element_type("product_of(operation)", known["sums"]) if "sums" in known else operation.outputs[0][1].dtype
+    product = Product(known.get("of", operation.operator), operands, known["equation"], kind)
+    return product, [x for _, x in operation.inputs[len(operands) :]]
+
+
+_EXTRA = "extra"
+
+
+def product_chain(product: Product, extras: Sequence[Tensor], program: Sequence[Step]) -> Tensor:
+    """What a chain makes of a product, each element of which is as the product alone gives it.
+
+    The terms are summed whole: partial sums could not pass through the chain.
+
+    Args:
+        product: what the chain stands behind.
+        extras: what else the chain reads; they broadcast to the product's shape.
+        program: steps as of `conv_chain`; argument 0 is the product.
+
+    Raises:
+        GraphError: there is no such operator or argument, or an extra does not broadcast.
+    """
+    letters, out = product.letters
+    extents = product.extents
+    shape = tuple(extents[c] for c in out)
+    _check("product_chain(product, extras, program)", shape, extras, program)
+    reads = []
+    for own in letters:
+        region = [1 if c in out else extents[c] for c in own]
+        reads.append(Projection.select([out.index(c) if c in out else None for c in own], len(out), region))
+    names = (*(name for name, _ in product.operands), *(f"{_EXTRA}{k}" for k in range(len(extras))))
+    tensors = (*(x for _, x in product.operands), *extras)
+    return made(
+        "product_chain",
+        shape,
+        list(zip(names, tensors, (*reads, *(_extra(x.shape, shape, 1) for x in extras)), strict=True)),
+        (TensorType(shape, np.dtype(program[-1][2])), Projection.select(range(len(shape)), len(shape))),
+        ("of", product.operator),
+        ("sums", product.dtype.name),
+        ("equation", product.equation),
+        ("program", tuple(program)),
+        costs=(("flops", 2.0 * prod(n for c, n in extents.items() if c not in out) + len(program)),),
+    )
+
+
+def _check(where: str, shape: Sequence[int], extras: Sequence[Tensor], program: Sequence[Step]) -> None:
+    for k, (name, args, _) in enumerate(program):
+        if not is_elementwise(name) or not all(-k <= a <= len(extras) for a in args):
+            raise GraphError(where, f"step {k} is {name}{args}", legal="elementwise operators")
+    for extra in extras:
+        first = len(shape) - len(extra.shape)
+        if first < 0 or any(n not in (1, shape[first + k]) for k, n in enumerate(extra.shape)):
+            raise GraphError(where, f"{extra.type} does not broadcast to {shape}", legal="extents equal, or 1")
 
 
 def _extra(own: Sequence[int], shape: Sequence[int], size: int) -> Projection:
@@ -84,4 +158,20 @@ def _block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     return {"out": np.asarray(np.broadcast_to(out, sums.shape))}
 
 
+def _product_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    product, extras = product_of(operation)
+    alone = replace(
+        operation,
+        operator=product.operator,
+        inputs=product.operands,
+        outputs=(("out", TensorType(operation.outputs[0][1].shape, product.dtype)),),
+        signature=None,
+    )
+    arrays = dict(inputs)
+    sums = OPERATORS[product.operator].block(alone, {name: arrays.pop(name) for name, _ in product.operands})["out"]
+    given = dict(zip(input_names(len(extras) + 1), [sums, *arrays.values()], strict=True))
+    return {"out": np.asarray(np.broadcast_to(fused_block(operation, given)["out"], sums.shape))}
+
+
 register(Operator("conv_chain", _block))
+register(Operator("product_chain", _product_block))

@@ -32,7 +32,7 @@ from tileweave.graph.ir.select import unsqueeze
 from tileweave.graph.ops.contract import linear
 from tileweave.graph.ops.elementwise import fused, once_more
 from tileweave.graph.ops.grouped.attention import attended
-from tileweave.graph.ops.grouped.chained import conv_chain
+from tileweave.graph.ops.grouped.chained import conv_chain, product_chain, product_of
 from tileweave.graph.ops.grouped.rows import FULL, rows
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.ops.windows import conv_like
@@ -205,6 +205,12 @@ def _remade(node: Node, new: Mapping[Node, Node], numbers: Mapping[Any, Any]) ->
             made = rows(given, shape, known["axes"], _with(known["program"], numbers))
         case "conv_chain":
             made = conv_chain(conv_like(node, *given[:2]), given[2:], known["program"])
+        case "product_chain":
+            product, _ = product_of(node)
+            first = len(product.operands)
+            names = [name for name, _ in product.operands]
+            now = product._replace(operands=tuple(zip(names, given[:first], strict=True)))
+            made = product_chain(now, given[first:], known["program"])
         case "attention":
             made = attended(given[0], given[1], given[2], given[3:], known["letters"], _with(known["program"], numbers))
         case "linear" | "linear_relu" if len(given) == 3:

@@ -13,6 +13,8 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from tileweave.graph.ir.dtypes import HALVES
 from tileweave.graph.ir.nodes import Operation, Selector, Tensor
 from tileweave.graph.ops.grouped.attention import attended
@@ -115,23 +117,23 @@ def _narrow_attention(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     below = wide.producer
     if not isinstance(below, Operation) or below.operator != "attention" or not context.alone(wide):
         return None
-    given = [_before_cast(x, tensor) for _, x in below.inputs[:3]]
+    given = [before_cast(x, kind) for _, x in below.inputs[:3]]
     q, k, v = given
     if q is None or k is None or v is None:
         return None
     return attended(q, k, v, [x for _, x in below.inputs[3:]], below.parameter("letters"), below.parameter("program"))
 
 
-def _before_cast(tensor: Tensor, like: Tensor) -> Tensor | None:
-    """What a tensor was before it was cast from the type of another, through views; None where it was not."""
+def before_cast(tensor: Tensor, dtype: np.dtype[Any]) -> Tensor | None:
+    """What a tensor was before it was cast from a type, through views; None where it was not."""
     made = tensor.producer
     if isinstance(made, Selector) and len(made.inputs) == 1:
         ((name, x),) = made.inputs
-        found = _before_cast(x, like)
+        found = before_cast(x, dtype)
         if found is None:
             return None
-        return Tensor(replace(made, inputs=((name, found),), out=replace(made.out, dtype=like.dtype)))
-    if isinstance(made, Operation) and made.operator == "cast" and made.inputs[0][1].dtype == like.dtype:
+        return Tensor(replace(made, inputs=((name, found),), out=replace(made.out, dtype=dtype)))
+    if isinstance(made, Operation) and made.operator == "cast" and made.inputs[0][1].dtype == dtype:
         return made.inputs[0][1]
     return None
 

@@ -1,4 +1,4 @@
-"""The rule that gives a convolution the elementwise chain behind it: bias, scale, residual, activation.
+"""The rules that give a convolution, or a product, the elementwise chain behind it: bias, scale, residual, activation.
 
 What the chain does costs nothing there: the sums are in registers, and neither written nor read again in between.
 
@@ -7,44 +7,67 @@ Source: own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.ir.nodes import Operation, Tensor
-from tileweave.graph.ops.grouped.chained import Step, conv_chain
+from tileweave.graph.ops.grouped.chained import Step, conv_chain, product_chain, product_of
 from tileweave.graph.ops.operators import is_elementwise
+from tileweave.graph.passes.grouping.attention import before_cast
 from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule
 
 MOST_STEPS, MOST_EXTRAS = 24, 8
 
 
+_PRODUCTS = ("matmul", "einsum", "linear", "linear_relu", "product_chain")
+
+
 def _conv_chain(tensor: Tensor, context: RewriteContext) -> Tensor | None:
+    if tensor.dtype.name not in ("float32", "float64"):
+        return None
+    return _behind(tensor, context, ("conv", "conv_chain"))
+
+
+def _product_chain(tensor: Tensor, context: RewriteContext) -> Tensor | None:
+    return _behind(tensor, context, _PRODUCTS)
+
+
+def _behind(tensor: Tensor, context: RewriteContext, operators: Sequence[str]) -> Tensor | None:
+    """What one of the operators makes together with the elementwise operation that reads it."""
     outer: Any = tensor.producer
-    if not isinstance(outer, Operation) or outer.signature is None or tensor.dtype.name not in ("float32", "float64"):
+    if not isinstance(outer, Operation) or outer.signature is None:
         return None
     if not (outer.operator == "fused" or is_elementwise(outer.operator)):
         return None
     for place, (_, x) in enumerate(outer.inputs):
         below = x.producer
-        fits = isinstance(below, Operation) and below.operator in ("conv", "conv_chain") and below.signature is not None
-        if fits and x.type == tensor.type and context.alone(x):
-            made = _joined(outer, below, place)  # type: ignore[arg-type]
+        if not isinstance(below, Operation) or below.operator not in operators or below.signature is None:
+            continue
+        fits = len(below.inputs) > 1 if "equation" in dict(below.parameters) else x.type == tensor.type
+        if fits and x.shape == tensor.shape and context.alone(x):
+            made = _joined(outer, below, place)
             if made is not None:
                 return made
     return None
 
 
 def _steps(operation: Operation) -> tuple[Step, ...]:
-    if operation.operator in ("fused", "conv_chain"):
+    if operation.operator in ("fused", "conv_chain", "product_chain"):
         steps: tuple[Step, ...] = operation.parameter("program")
         return steps
     return ((operation.operator, tuple(range(len(operation.inputs))), operation.outputs[0][1].dtype.name),)
 
 
 def _joined(outer: Operation, below: Operation, place: int) -> Tensor | None:
-    """The convolution with its own chain and, behind it, the steps of `outer`, whose input `place` it is."""
-    first = _steps(below) if below.operator == "conv_chain" else ()
+    """The sums with their own chain and, behind it, the steps of `outer`, whose input `place` it is."""
+    product, extras = product_of(below) if "equation" in dict(below.parameters) else (None, [])
+    extras = extras if product else [x for _, x in below.inputs[2:]]
+    first = _steps(below) if below.operator in ("conv_chain", "product_chain") else ()
     second = _steps(outer)
-    extras = [x for _, x in below.inputs[2:]]
     numbers: list[int] = []
     for k, (_, x) in enumerate(outer.inputs):
         if k == place or x is outer.inputs[place][1]:
@@ -58,9 +81,34 @@ def _joined(outer: Operation, below: Operation, place: int) -> Tensor | None:
     moved = tuple(
         (name, tuple(numbers[a] if a >= 0 else a - len(first) for a in args), dtype) for name, args, dtype in second
     )
-    return conv_chain(below, extras, (*first, *moved))
+    steps = (*first, *moved)
+    return conv_chain(below, extras, steps) if product is None else product_chain(product, extras, steps)
+
+
+def _narrow_factors(tensor: Tensor, context: RewriteContext) -> Tensor | None:
+    product: Any = tensor.producer
+    if not isinstance(product, Operation) or product.operator not in _PRODUCTS or tensor.dtype != np.float32:
+        return None
+    if len(product.inputs) < 2:
+        return None
+    (first, x), (second, y) = product.inputs[:2]
+    for name in ("float8_e4m3fn", "float8_e5m2"):
+        kind = element_type("narrow factors", name)
+        a, b = before_cast(x, kind), before_cast(y, kind)
+        if a is not None and b is not None:
+            return Tensor(replace(product, inputs=((first, a), (second, b), *product.inputs[2:])))
+    return None
 
 
 CONV_CHAIN = RewriteRule(
     "conv-chain", "what is elementwise behind a convolution computes each of its sums alone", _conv_chain
 )
+
+PRODUCT_CHAIN = RewriteRule(
+    "product-chain", "what is elementwise behind a product computes each of its sums alone", _product_chain
+)
+NARROW_FACTORS = RewriteRule(
+    "narrow-factors", "factors cast from 8 bits to FP32 are multiplied as they are, in FP32", _narrow_factors
+)
+ON_DEVICES = (NARROW_FACTORS, PRODUCT_CHAIN)
+"""For what a device has kernels for."""
