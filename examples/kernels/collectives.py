@@ -63,6 +63,47 @@ def case(name: str, devices: int, rows: int, columns: int) -> tuple[KernelFuncti
     return on(devices)[0 if move else 1], [given, to], filled, x if move else x.sum(0)
 
 
+def on_both(groups: int, each: int, bm: int = 16, bn: int = 32) -> tuple[KernelFunction, KernelFunction]:
+    """For a mesh of two axes: a reduce-scatter over one, an all-gather over the other."""
+
+    @tk.kernel(mesh={"node": groups, "gpu": each})
+    def reduce_scatter(k, terms, y):
+        mine = k.own(y)
+        i, j = k.grid(mine.blocks(0, bm), mine.blocks(1, bn))
+        with k.cta(threads=64) as cta:
+            cta.sum(mine.tile(bm, bn)[i, j], terms, axis=0)
+
+    @tk.kernel(mesh={"node": groups, "gpu": each})
+    def all_gather(k, x, copies):
+        mine = k.own(copies)[0]  # the slowest dimension lies over the nodes: each has a copy of its own
+        i, j = k.grid(mine.blocks(0, bm), mine.blocks(1, bn))
+        with k.cta(threads=64) as cta:
+            cta.copy(mine.tile(bm, bn)[i, j], x)
+
+    return reduce_scatter, all_gather
+
+
+def over_both(groups: int, each: int, m: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    """Sums over the GPUs of each node, whose rows are then gathered from all nodes: terms, sums, copies, what is said.
+
+    A node has m * each rows; its GPUs have a term each of all of these, then a sum of m of them, then all nodes' m.
+    """
+    rows = groups * each * m
+    scatter, gather = on_both(groups, each)
+    terms = np.random.default_rng(0).integers(-9, 9, (each, rows, n)).astype(np.float32)
+    sums, copies = np.zeros((rows, n), np.float32), np.zeros((groups, rows, n), np.float32)
+    terms_of = f"({each}:1@gpu, {each}:{m * n}, {groups}:1@node, {m}:{n}, {n}:1)"
+    given = [tk.placed(terms, terms_of), tk.placed(sums, f"({each}:1@gpu, {groups}:1@node, {m}:{n}, {n}:1)")]
+    scatter.run(*given)
+    to = tk.placed(copies, f"({groups}:1@node, {each}:1@gpu, {groups * m}:{n}, {n}:1)")
+    moved = [given[1], to]
+    gather.run(*moved)
+    said = [
+        row.split("yes: ")[1] for k in (scatter, gather) for row in k.explain().splitlines() if "collective " in row
+    ]
+    return terms, sums, copies, said
+
+
 def main() -> None:
     for name in CASES:
         kernel, arguments, filled, want = case(name, 4, 52, 36)

@@ -57,6 +57,47 @@ def test_a_mesh_of_two_dimensions_is_blocks_of_both():
     assert (x == y).all() and "collective   yes: permute among {1, 2}: 117 words a device" in move.explain()
 
 
+@pytest.mark.parametrize(("groups", "each"), [(2, 4), (4, 2), (3, 1)])
+def test_a_mesh_of_two_named_axes_has_collectives_over_either(groups, each):
+    terms, sums, copies, said = collectives.over_both(groups, each, 5, 7)
+    assert (sums == terms.sum(0)).all() and all((one == sums).all() for one in copies) and terms.any()
+    words = groups * each * 5 * 7
+    if each > 1:
+        assert said[0].startswith("reduce-scatter over gpu among {")
+        assert said[0].endswith(f": {(each - 1) * words // groups // each} words a device")
+    assert said[1].startswith("all-gather over node among {")
+    assert said[1].endswith(f": {(groups - 1) * words // each // groups} words a device")
+
+
+@needs_gpp
+def test_printed_text_over_two_axes_computes_the_same():
+    scatter, gather = collectives.on_both(2, 2)
+    terms, sums, copies, _ = collectives.over_both(2, 2, 5, 7)
+    mine, both = np.zeros_like(sums), np.zeros_like(copies)
+    given = [tk.placed(terms, "(2:1@gpu, 2:35, 2:1@node, 5:7, 7:1)"), tk.placed(mine, "(2:1@gpu, 2:1@node, 5:7, 7:1)")]
+    moved = [tk.placed(sums, "(2:1@gpu, 2:1@node, 5:7, 7:1)"), tk.placed(both, "(2:1@node, 2:1@gpu, 10:7, 7:1)")]
+    runs = [(kernel.trace(*arguments), arguments) for kernel, arguments in ((scatter, given), (gather, moved))]
+    for order in ("forward", "reversed"):
+        run_together(runs, "cpu", "sm_90a", check=True, optimise=False, order=order)
+        assert (mine == sums).all() and (both == copies).all() and sums.any()
+    text = scatter.text("cuda", *given)
+    assert "int device" in text and "const int node = device / 2;" in text
+
+
+def test_places_on_the_axes_of_a_mesh_may_be_read_and_addressed():
+    @tk.kernel(mesh={"row": 2, "column": 3})
+    def numbers(k, y):
+        with k.cta(threads=32) as cta:
+            cta.store(y[k.row, k.column], cta.full((1,), 10 * k.row + k.column))
+
+    y = np.zeros((2, 3, 1), np.float32)
+    numbers.check(tk.placed(y, "(2:1@row, 3:1@column, 1:1)"))
+    numbers.run(tk.placed(y, "(2:1@row, 3:1@column, 1:1)"))
+    assert y[..., 0].tolist() == [[0, 1, 2], [10, 11, 12]]
+    with pytest.raises(VerifyError, match="lies on depth"):
+        numbers.trace(tk.placed(y, "(2:1@row, 3:1@depth, 1:1)"))
+
+
 def test_what_is_no_collective_is_refused_with_its_line():
     move, _ = collectives.on(2)
     x, y = np.ones((4, 6), np.float32), np.zeros((4, 6), np.float32)

@@ -64,12 +64,12 @@ def graphs():
     bias_of = tw.source(many[1].astype(np.float16))
     yield "product_chain", tw.gelu(hidden + bias_of), "64, copy, mul, erf, add, mul, mul: wgmma"
     plus, gate = (tw.source(random.standard_normal((300, n)).astype(np.float32)) for n in (300, 1))
-    f32 = tw.cast(hidden, np.float32) * gate + plus  # a residual, and a factor for each row
-    yield "product_chain", f32, "64, copy, cast, mul, add: wgmma"
+    wide = tw.cast(hidden, np.float32) * gate + plus  # a residual, and a factor for each row
+    yield "product_chain", tw.cast(wide, np.float16), "64, copy, cast, mul, add, cast: wgmma"
     eighths = [random.integers(-4, 5, s).astype(ml_dtypes.float8_e4m3fn) for s in ((300, 208), (90, 208))]
     left, right = (tw.cast(tw.source(e), np.float32) for e in eighths)  # integers: their sums are exact in any order
     yield "matmul", left @ tw.transpose(right), "product by tiles of 128 x 128 x 128: wgmma"
-    yield "product_chain", tw.sigmoid(left @ tw.transpose(right) / 64), "128, div, sigmoid: wgmma"
+    yield "product_chain", tw.absolute(left @ tw.transpose(right) / 64), "128, div, abs: wgmma"
     yield "rows", tw.softmax(tw.source(many.astype(np.float32)), axis=1), "rows of 300: reducemax"
     yield "fused", tw.tanh(tw.source(many.astype(np.float32)) * 2 + bias), "rows of 300: mul, add, tanh"
     q, k, v = (tw.source(random.standard_normal((2, 3, 90, d)).astype(np.float32)) for d in (40, 40, 24))

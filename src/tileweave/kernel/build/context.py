@@ -12,7 +12,7 @@ import numpy as np
 from tileweave.errors import LayoutError
 from tileweave.index import Expr, as_expr, equal, symbol
 from tileweave.kernel.build import flow
-from tileweave.kernel.build.mesh import own_part
+from tileweave.kernel.build.mesh import DEVICES, own_part
 from tileweave.kernel.build.order import Order, owner_last, row_major
 from tileweave.kernel.build.recorder import Recorder
 from tileweave.kernel.build.rings import Ring
@@ -258,14 +258,14 @@ class KernelContext:
         recorder, where = self._recorder, "k.symmetric(shape)"
         if not recorder.mesh:
             recorder.refuse(where, "the kernel has no mesh", legal="@tk.kernel(mesh=dict(gpu=4))")
-        extents, axis = tuple(shape), recorder.mesh[0][0]
+        extents = tuple(shape)
         if layout is None or isinstance(layout, str):
             inner = _row_major(extents[1:])
-            made = Layout((Iter(extents[0], Coord(((axis, 1),))), *inner.shard))
+            made = Layout((Iter(extents[0], Coord(((DEVICES, 1),))), *inner.shard))
             if isinstance(layout, str) and not layout.replace(" ", "").endswith(",.."):
-                made = parse(layout)
+                made = recorder.axes.joined(parse(layout))
         else:
-            made = layout
+            made = recorder.axes.joined(layout)
         return View(recorder, recorder.alloc(extents, dtype_of(dtype, where).name, "symmetric", made, stem="symmetric"))
 
     def workspace(self, shape: Sequence[int], dtype: Any) -> View:
@@ -311,7 +311,7 @@ class KernelContext:
             recorder.refuse(where, "a part of a tensor", legal="the whole tensor; the result can be cut into tiles")
         axis, _ = recorder.mesh[0]
         try:
-            begin, extent = own_part(view.region.tensor, axis, recorder.mesh_symbols[axis])
+            begin, extent = own_part(view.region.tensor, recorder.mesh_symbols[axis])
         except LayoutError as error:
             recorder.refuse(where, str(error).splitlines()[0].split(": ", 1)[1], legal=error.legal)
         numbers = tuple(map(as_number, begin))
@@ -329,7 +329,7 @@ class KernelContext:
             place = layout.at(begin, region.tensor.shape)
         except LayoutError as error:
             recorder.refuse(where, f"its device is not known ({str(error).splitlines()[0]})")
-        device = place.get(axis, 0) if isinstance(place, dict) else place[axis] if isinstance(place, Coord) else 0
+        device = place.get(DEVICES, 0) if isinstance(place, dict) else place[DEVICES] if isinstance(place, Coord) else 0
         return equal(device, recorder.mesh_symbols[axis])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -13,6 +14,7 @@ from tileweave.index import symbol
 from tileweave.kernel import targets
 from tileweave.kernel.build.arguments import Spec, param_of
 from tileweave.kernel.build.context import KernelContext
+from tileweave.kernel.build.mesh import Mesh
 from tileweave.kernel.build.recorder import Recorder, shown_path
 from tileweave.kernel.build.tuning import TunedKernel, tune
 from tileweave.kernel.build.views import View
@@ -44,6 +46,7 @@ class KernelFunction:
     def __init__(self, function: Callable[..., None], mesh: Mapping[str, int]) -> None:
         self.function = function
         self.mesh = tuple(mesh.items())
+        self._devices = Mesh.of(mesh)
         self.name = function.__name__
         self.__doc__ = function.__doc__
         parameters = list(inspect.signature(function).parameters.values())[1:]
@@ -74,9 +77,10 @@ class KernelFunction:
                     self._where, f"the option {name} is {value!r}", facts={"rule": "argument", "path": ""},
                     legal=f"a number, such as {name}={self._options[name]!r}",
                 )  # fmt: skip
-        devices = self.mesh[0][1] if self.mesh else 1
+        devices = self._devices.number[0][1] if self._devices.number else 1
         params = tuple(param_of(n, a, self._where, devices) for n, a in zip(self.tensors, args, strict=True))
-        recorder = Recorder(self.name, params, self.mesh)
+        params = tuple(replace(p, layout=self._devices.joined(p.layout)) if p.layout else p for p in params)
+        recorder = Recorder(self.name, params, self._devices)
         context = KernelContext(recorder)
         views = [View(recorder, whole(one)) for one in params]
         try:
@@ -111,8 +115,10 @@ class KernelFunction:
         for s in statements:
             body += s.body if isinstance(s, On) and s.scope.kind == "cta" else [s]
         grid = recorder.grid or Grid(symbol("block", 0, 1), 1, (), ())
+        if self._devices.axes != self._devices.number:
+            grid = replace(grid, coords=(*recorder.mesh_coordinates(), *grid.coords))
         outer = On(cta_scope(threads.pop()), tuple(body), line=blocks[0].line if blocks else line)
-        made = Kernel(self.name, recorder.params, self.mesh, grid, (outer,), line=line)
+        made = Kernel(self.name, recorder.params, self._devices.number, grid, (outer,), line=line)
         return replace_tensors(made, recorder.renamed)
 
     def _kernel(self, args: tuple[Any, ...], options: Mapping[str, Any], what: str) -> Kernel:

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tileweave.errors import VerifyError
-from tileweave.index import Expr, symbol, symbols_of
-from tileweave.kernel.build.mesh import collective_of
+from tileweave.index import Expr, simplify, symbol, symbols_of
+from tileweave.kernel.build.mesh import DEVICES, Mesh, collective_of
 from tileweave.kernel.ir import (
     RESERVED,
     Alloc,
@@ -70,14 +70,14 @@ class Body:
 class Recorder:
     """What one trace has written so far."""
 
-    def __init__(self, name: str, params: tuple[KernelTensor, ...], mesh: tuple[tuple[str, int], ...]) -> None:
+    def __init__(self, name: str, params: tuple[KernelTensor, ...], mesh: Mesh) -> None:
         self.name = name
         self.params = params
-        self.mesh = mesh
-        self.mesh_symbols = {axis: symbol(axis, 0, extent) for axis, extent in mesh}
+        self.mesh, self.axes = mesh.number, mesh
+        self.mesh_symbols = {axis: symbol(axis, 0, extent) for axis, extent in (*mesh.number, *mesh.axes)}
         self.bodies: list[Body] = [Body(None)]
         self.home: dict[str, Body] = {one.name: self.bodies[0] for one in params}
-        self.names: set[str] = {one.name for one in params} | {axis for axis, _ in mesh} | RESERVED
+        self.names: set[str] = {one.name for one in params} | set(self.mesh_symbols) | RESERVED
         self.automatic: dict[str, KernelTensor] = {}
         self.renamed: dict[KernelTensor, KernelTensor] = {}
         self.warps = 0
@@ -180,18 +180,24 @@ class Recorder:
             strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
             layout, name = strided(shape, strides), self.fresh(f"{self.shown(view.region)}_flags")
             if self.mesh:
-                axis, extent = self.mesh[0]
-                layout = Layout((Iter(extent, Coord(((axis, 1),))), *layout.shard))
+                extent = self.mesh[0][1]
+                layout = Layout((Iter(extent, Coord(((DEVICES, 1),))), *layout.shard))
                 shape = (extent, *shape)
             self._flags[tensor.name] = KernelTensor(name, shape, "u32", "symmetric" if self.mesh else "global", layout)
             self.home[name] = self.bodies[0]
             self.bodies[0].statements.insert(0, Alloc(self._flags[tensor.name], line=self.line()))
         return self._flags[tensor.name]
 
-    def collective(self, target: KernelTensor, source: KernelTensor) -> str | None:
+    def collective(self, target: KernelTensor, source: KernelTensor, *, sums: bool = False) -> str | None:
         """What the devices of the mesh do together to have one tensor from another, in words."""
-        found = collective_of(target, source, dict(self.mesh)) if self.mesh else None
-        return None if found is None else str(found)
+        found = collective_of(target, source, self.mesh[0][1], sums=sums) if self.mesh else None
+        return None if found is None else self.axes.shown(found)
+
+    def mesh_coordinates(self) -> tuple[tuple[Expr, Expr], ...]:
+        """The place of this device on each axis of a mesh of several."""
+        ((number, _),) = self.mesh
+        found = self.axes.coordinates(self.mesh_symbols[number])
+        return tuple((self.mesh_symbols[name], simplify(value)) for name, value in found.items())
 
     def barrier(self, count: int) -> Region:
         """One mbarrier, started and published."""

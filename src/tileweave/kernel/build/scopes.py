@@ -293,8 +293,18 @@ class ScopeHandle:
             self._emit("fill", (out,), (operand(source, target.dtype, self._recorder, where),))
             return
         region = self._view(source, where).region
-        if self._recorder.mesh and region == whole(region.tensor) and region.shape == out.tensor.shape != out.shape:
-            region = Region(region.tensor, out.begin, out.extent, out.mask, out.dims, out.skip)
+        copies = len(out.tensor.shape) - len(region.shape)  # a slowest dimension of the target, or none
+        same = region.shape == out.tensor.shape[copies:] and out.dims[:1] != (0,) * copies
+        if (
+            self._recorder.mesh
+            and region == whole(region.tensor)
+            and copies in (0, 1)
+            and same
+            and out.shape != out.tensor.shape
+        ):
+            dims = tuple(d - copies for d in out.dims)
+            begin, extent, mask = out.begin[copies:], out.extent[copies:], out.mask[copies:]
+            region = Region(region.tensor, begin, extent, mask, dims, out.skip[copies:])
             options["collective"] = self._recorder.collective(out.tensor, region.tensor)
         if len(region.shape) == len(out.shape):
             out, region = shapes.as_wide(out, region), shapes.as_wide(region, out)
@@ -442,7 +452,7 @@ class ScopeHandle:
         shape = tuple(1 if d == at else e for d, e in enumerate(box.shape))
         valid = tuple(1 if d == at else e for d, e in enumerate(box.valid))
         total = self._new(shape, shapes.sum_type(region.tensor.dtype), "sum", valid)
-        together = self._recorder.collective(out.tensor, region.tensor) if at == 0 else None
+        together = self._recorder.collective(out.tensor, region.tensor, sums=True) if at == 0 else None
         self._emit("reduce", (total,), (box,), axes=(at,), fn="add", collective=together)
         kept = tuple(d for d in total.dims if d != at)
         self._emit("copy", (out,), (replace(total, dims=kept),))

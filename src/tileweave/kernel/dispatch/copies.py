@@ -229,7 +229,7 @@ def memory_copy(context: Context, op: Op, out: Region, source: Region) -> None:
     context.choose(
         op, "cp.async" if by_copy else "ld, st", Candidate("tma", False, box_problem(context.arch, op)),
         Candidate("cp.async", by_copy, reason if asynchronous else "no asynchronous copy was asked for"),
-        Candidate("ld, st", not by_copy, f"{size} B an access"),
+        Candidate("ld, st", not by_copy, "cp.async needs no registers" if by_copy else f"{size} B an access"),
     )  # fmt: skip
     copies = held.first_copy(context.threads.warp, LANE)
     target, memory = context.buffer(out.tensor), context.buffer(source.tensor)

@@ -59,7 +59,7 @@ def conv_chain(conv: Operation, extras: Sequence[Tensor], program: Sequence[Step
     )
 
 
-class Product(NamedTuple):
+class ChainedProduct(NamedTuple):
     """A product of two tensors: a matmul, an einsum, or a linear, whose third operand is its bias."""
 
     operator: str
@@ -80,19 +80,19 @@ class Product(NamedTuple):
         return {c: n for own, (_, x) in owns for c, n in zip(own, x.shape, strict=True)}
 
 
-def product_of(operation: Operation) -> tuple[Product, list[Tensor]]:
+def product_of(operation: Operation) -> tuple[ChainedProduct, list[Tensor]]:
     """The product that an operation is, or that a chain stands behind, and what else the chain reads."""
     known: dict[str, Any] = dict(operation.parameters)
     operands = tuple(pair for pair in operation.inputs if not pair[0].startswith(_EXTRA))
     kind = element_type("product_of(operation)", known["sums"]) if "sums" in known else operation.outputs[0][1].dtype
-    product = Product(known.get("of", operation.operator), operands, known["equation"], kind)
+    product = ChainedProduct(known.get("of", operation.operator), operands, known["equation"], kind)
     return product, [x for _, x in operation.inputs[len(operands) :]]
 
 
 _EXTRA = "extra"
 
 
-def product_chain(product: Product, extras: Sequence[Tensor], program: Sequence[Step]) -> Tensor:
+def product_chain(product: ChainedProduct, extras: Sequence[Tensor], program: Sequence[Step]) -> Tensor:
     """What a chain makes of a product, each element of which is as the product alone gives it.
 
     The terms are summed whole: partial sums could not pass through the chain.
