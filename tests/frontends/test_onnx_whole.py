@@ -208,6 +208,32 @@ def test_operators_of_onnxruntime(rng):
     np.testing.assert_allclose(tw.load(model)(a=rows, b=packed, s=scales)["y"], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("by_equal", [False, True])
+def test_products_that_pick_rows_read_them(rng, by_equal):
+    places, weights = rng.integers(-9, 12, (2, 5)).astype(np.int32), rng.standard_normal((6, 4)).astype(np.float32)
+    constants = {"line": np.arange(6, dtype=np.int32).reshape(1, 1, 6), "w": weights}
+    if by_equal:
+        nodes = [helper.make_node("Unsqueeze", ["x", "last"], ["i"]), helper.make_node("Equal", ["i", "line"], ["e"])]
+        nodes.append(helper.make_node("Cast", ["e"], ["h"], to=TensorProto.FLOAT))
+        constants["last"] = np.asarray([-1])
+    else:
+        nodes = [helper.make_node("OneHot", ["x", "depth", "values"], ["h"])]
+        constants |= {"depth": np.asarray(6), "values": np.asarray([0, 1], np.float32)}
+    nodes.append(helper.make_node("MatMul", ["h", "w"], ["y"]))
+    x = helper.make_tensor_value_info("x", TensorProto.INT32, (2, 5))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    for broken in (False, True):  # zero times infinity is no number, and stays none
+        constants["w"] = np.where(broken & (weights == weights.max()), np.inf, weights).astype(np.float32)
+        held = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+        model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], held))
+        with np.errstate(invalid="ignore"):
+            (expected,) = ReferenceEvaluator(model).run(None, {"x": places})
+        loaded = tw.load(model)
+        np.testing.assert_array_equal(loaded(x=places)["y"], expected)
+        names = {node.operator for node in loaded.graph.operations}
+        assert ("take" in names) is not broken and ("matmul" in names) is broken
+
+
 def test_what_onnxruntime_has_on_devices_alone_is_refused():
     shape = [("x", TensorProto.FLOAT, (2, 3))]
     model = one_node("BiasSplitGelu", shape, [("y", TensorProto.FLOAT, (2, 3))], "com.microsoft")

@@ -11,7 +11,7 @@ import numpy as np
 from tileweave import graph as g
 from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.frontends.values import Value, folded
-from tileweave.graph import Tensor
+from tileweave.graph import ArrayData, Operation, Selector, Source, Tensor
 from tileweave.graph.ir.dtypes import is_floating
 from tileweave.graph.nn.quantized import as_numbers
 
@@ -294,8 +294,47 @@ def einsum(node: OnnxNode) -> Tensor:
 
 @operator("MatMul")
 def matmul(node: OnnxNode) -> Tensor:
-    """NumPy's product of matrices."""
-    return g.matmul(node.tensor(0), node.tensor(1))
+    """NumPy's product of matrices; ones that pick rows of known finite weights are read as those rows."""
+    x, w = node.tensor(0), node.inputs[1]
+    if isinstance(w, np.ndarray) and w.ndim == 2 and w.dtype == x.dtype and w.dtype.kind == "f":
+        index = _picking(x) if np.isfinite(w).all() else None  # zero times infinity would count
+        if index is not None:
+            near = g.maximum(g.minimum(index, w.shape[0] - 1), 0)
+            rows = g.take(node.tensor(1), near, 0)
+            return g.where(g.unsqueeze(g.equal(near, index), -1), rows, g.full((), 0, w.dtype))
+    return g.matmul(x, node.tensor(1))
+
+
+def _picking(x: Tensor) -> Tensor | None:
+    """The places of the ones where a tensor is 1 at one place of each row, or at none, and 0 elsewhere."""
+    made, one = x.producer, None
+    if isinstance(made, Operation) and made.operator == "cast":
+        one = made.input("x").producer
+    elif isinstance(made, Operation) and made.operator == "where":
+        ones, zeros = (_number_of(made.input(name)) for name in ("x1", "x2"))
+        one = made.input("x0").producer if (ones, zeros) == (1, 0) else None
+    if not isinstance(one, Operation) or one.operator != "equal":
+        return None
+    for name, other in (("x0", "x1"), ("x1", "x0")):
+        index, line = one.input(name), one.input(other).producer
+        if not isinstance(line, Source) or not isinstance(line.data, ArrayData):
+            continue
+        held = line.data.array
+        counted = held.shape[-1:] == (held.size,) == x.shape[-1:] and np.array_equal(held.ravel(), np.arange(held.size))
+        if counted and index.shape[-1:] == (1,) and index.dtype.kind in "iu":
+            return g.broadcast_to(g.squeeze(index, -1), x.shape[:-1])
+    return None
+
+
+def _number_of(x: Tensor) -> Any:
+    """The number that a constant tensor of one element holds, or None."""
+    made = x.producer
+    while isinstance(made, Selector) and len(made.inputs) == 1:
+        x = made.inputs[0][1]
+        made = x.producer
+    if isinstance(made, Source) and isinstance(made.data, ArrayData) and made.data.array.size == 1:
+        return made.data.array.reshape(-1)[0]
+    return None
 
 
 @operator("Gemm")

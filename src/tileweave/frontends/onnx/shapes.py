@@ -267,7 +267,8 @@ def triangle(node: OnnxNode) -> Tensor:
 @operator("OneHot")
 def one_hot(node: OnnxNode) -> Tensor:
     """Two values: one at the index, one elsewhere."""
-    indices, values = node.tensor(0), node.tensor(2)
+    indices = node.tensor(0)
+    values = node.inputs[2] if isinstance(node.inputs[2], np.ndarray) else node.tensor(2)
     depth = int(node.known(1).reshape(-1)[0])
     axis = node.get("axis", -1) % (len(indices.shape) + 1)
     if indices.dtype.kind == "f":
@@ -275,7 +276,7 @@ def one_hot(node: OnnxNode) -> Tensor:
     wrapped = g.unsqueeze(_wrapped(indices, depth), axis)
     shape = tuple(depth if k == axis else 1 for k in range(len(wrapped.shape)))
     places = g.as_tensor(np.arange(depth).astype(wrapped.dtype).reshape(shape))
-    return g.where(g.equal(places, wrapped), values[1], values[0])
+    return g.where(g.equal(places, wrapped), *(g.as_tensor(values[k]) for k in (1, 0)))
 
 
 @operator("ReverseSequence")
