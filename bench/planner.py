@@ -100,8 +100,9 @@ def source(shape, name):
     return g.Tensor(g.Source(g.Hole(name), g.TensorType(shape, "float32"), name))
 
 
-def mlp(tokens, width, count):
+def mlp(shape, count):
     """The sources, the result, and parallelisations by hand as pins."""
+    tokens, width = shape
     x, w1, w2 = source((tokens, width), "x"), source((width, 4 * width), "w1"), source((4 * width, width), "w2")
     up = g.matmul(x, w1)
     mid = g.relu(up)
@@ -114,21 +115,52 @@ def mlp(tokens, width, count):
     return (x, w1, w2), down, ways
 
 
-def block(tokens, width, count):
-    """A transformer block without its norms."""
-    x, *weights = (source((tokens, width) if n == "x" else (width, width), n) for n in "xqkvo")
-    q, k, v = (g.matmul(x, w) for w in weights[:3])
-    mixed = g.matmul(g.softmax(g.matmul(q, g.transpose(k))), v)
-    out = g.matmul(mixed, weights[3])
-    heads, rows = dict.fromkeys((q, k, v), (1, count, 1)), dict.fromkeys((q, k, v, mixed, out), (count, 1, 1))
-    return (x, *weights), out, {"megatron": {**heads, out: (1, 1, count)}, "sequence parallel": rows}
+def block(shape, count):
+    """A transformer block of attention in heads and a perceptron, with what is added back and without its norms.
+
+    By hand: tensor parallelism takes as many heads as there are, the batch the rest; the others cut the batch and then
+    the sequence, of which keys and values are gathered. What is not pinned is planned.
+    """
+    batch, tokens, width, heads = shape
+    each = width // heads
+    x, out = source((batch, tokens, width), "x"), source((heads, each, width), "o")
+    up, down = source((width, 4 * width), "up"), source((4 * width, width), "down")
+    weights = [source((width, heads, each), name) for name in "qkv"]
+    q, k, v = (g.einsum("bsw,whd->bhsd", x, w) for w in weights)
+    scores = g.einsum("bhsd,bhtd->bhst", q, k)
+    mixed = g.einsum("bhst,bhtd->bhsd", g.softmax(scores), v)
+    joined = g.einsum("bhsd,hdw->bsw", mixed, out)
+    middle = x + joined
+    wide = g.einsum("bsw,wf->bsf", middle, up)
+    opened = g.relu(wide)
+    narrow = g.einsum("bsf,fw->bsw", opened, down)
+
+    def cut(data, sequence, tensor):
+        rows = {q: (data, tensor, sequence, 1, 1), scores: (data, tensor, sequence, 1, 1)}
+        rows |= dict.fromkeys((k, v, mixed), rows[q]) | {joined: (data, sequence, 1, tensor, 1)}
+        return rows | {
+            wide: (data, sequence, tensor, 1),
+            opened: (data, sequence, tensor),
+            narrow: (data, sequence, 1, tensor),
+        }
+
+    most, data = min(count, heads), min(count, batch)
+    ways = {
+        "megatron": cut(count // most, 1, most),
+        "fsdp": cut(data, count // data, 1),
+        "data 1/4, tensor 4": cut(min(count // 4, batch), count // 4 // min(count // 4, batch), 4),
+    }
+    return (x, *weights, out, up, down), middle + narrow, ways
+
+
+BY_HAND = {"MLP": (mlp, (8192, 1024)), "block": (block, (32, 256, 1024, 16))}
 
 
 def by_hand():
     """Our plan beside parallelisations written by hand: seconds and the most bytes that a machine receives."""
-    for name, made, shape in [("MLP 8192 x 1024", mlp, (8192, 1024)), ("block 4096 x 1024", block, (4096, 1024))]:
+    for name, (made, shape) in BY_HAND.items():
         for count in (8, 64, 512):
-            sources, out, ways = made(*shape, count)
+            sources, out, ways = made(shape, count)
             place = {s.producer: "balanced" for s in sources}
             used, graph = machines(count, memory="64GiB"), g.Graph.of(out)
 
@@ -138,7 +170,7 @@ def by_hand():
 
             figures = {"ours": planned(), "ours, words": planned(objective="words")}
             figures |= {way: planned(pin=pins) for way, pins in ways.items()}
-            row(f"{name} on {count} devices", **figures)
+            row(f"{name} on {count} devices", shape=shape, **figures)
 
 
 def random_products(cases=100, seed=7):

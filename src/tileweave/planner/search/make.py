@@ -177,12 +177,14 @@ def _reads_again(graph: Graph, plans: Sequence[Plan]) -> bool:
     return bool(chunked) and all(plan.bytes_read > stored for plan in plans)
 
 
-def tables_of(problem: PlanRequest, known: Loads, weights: tuple[int, ...] = ()) -> Tables:
-    """The cost tables of a problem, for parts by weights of the machines."""
+def tables_of(
+    problem: PlanRequest, known: Loads, weights: tuple[int, ...] = (), on: Sequence[Mesh] | None = None
+) -> Tables:
+    """The cost tables of a problem, for parts by weights of the machines, along meshes that its graph suggests."""
     allowed = dict(problem.allowed)
     plain = Plan(problem.graph, problem.machines, (), homes=problem.homes)
     homes = {**plain.residents, **plain.disks}
-    on = meshes(problem.graph, problem.machines, problem.extra)
+    on = on or meshes(problem.graph, problem.machines, problem.extra)
     runs = problem.objective.name == "words"
     return Tables(
         problem.graph,
@@ -200,7 +202,7 @@ def tables_of(problem: PlanRequest, known: Loads, weights: tuple[int, ...] = ())
 
 def solved(tables: Tables, objective: Objective) -> list[Solved]:
     """The finalists, the one with a certified gap first: the best choices of dual ascent and of the beam, each grid
-    once; and the ones that hold or move least.
+    once; the best one where sources arrive early; and the ones that hold or move least.
     """
     first = relaxed(tables, objective.weigh)
     least = (OBJECTIVES["peak_memory"].weigh, 1), (OBJECTIVES["words"].weigh, 1)
@@ -215,6 +217,9 @@ def solved(tables: Tables, objective: Objective) -> list[Solved]:
                 taken += 1
             if taken == most:
                 break
+    if any(isinstance(tables.nodes[edge.maker], Source) for edge in tables.edges):
+        early = relaxed(tables.prefetched(), objective.weigh)
+        found.setdefault(_grids(tables, early), replace(early, cost=cost_of(tables, objective.weigh, early.chosen)))
     return list(found.values())
 
 
@@ -249,8 +254,10 @@ def _offers(problem: PlanRequest, known: Loads) -> Iterator[_Offer]:
     seen: set[Any] = set()
     words = problem.objective.name == "words"
     few = len(graph.operations) <= FEW_OPERATIONS and len(machines) <= MOST_RUNS
+    meshed = _mesh_by_mesh(problem, known, ways[0])
     for waves in wave_counts(graph, len(machines)):
-        for way, (rank, chosen) in [(one, ranked) for one in ways for ranked in enumerate(one.choices)]:
+        used = [*ways, *meshed] if waves == WHOLE else ways
+        for way, (rank, chosen) in [(one, ranked) for one in used for ranked in enumerate(one.choices)]:
             for sharing in SHARINGS if words or (few and not rank and waves == WHOLE) else SHARINGS[:1]:
                 plan = plan_of(problem, way.tables, chosen, waves, sharing)
                 if (plan.steps, plan.homes) not in seen:
@@ -287,6 +294,24 @@ def _chosen(problem: PlanRequest, known: Loads, about: str, weights: tuple[int, 
     choices = [one.chosen for one in finalists]
     choices += [chosen for chosen in searched(problem, tables, choices) if chosen not in choices]
     return _Way(tables, about, choices, finalists[0].cost * (1 - (finalists[0].gap or 0.0)))
+
+
+def _mesh_by_mesh(problem: PlanRequest, known: Loads, all_together: _Way) -> list[_Way]:
+    """The best choice along each mesh alone, for graphs of few operations.
+
+    An operation is then offered more cuts along that mesh, and neighbours move little: where transfers overlap with
+    arithmetic, which sums of table entries do not see, such a choice may be faster than their best one.
+    """
+    tables, few = all_together.tables, 1 < len(problem.graph.operations) <= FEW_OPERATIONS
+    if tables is None or problem.allowed or not few:
+        return []
+    found = []
+    for mesh in tables.on:
+        alone = tables_of(problem, known, on=(mesh,))
+        best = relaxed(alone, problem.objective.weigh)
+        least = None if all_together.least is None else min(all_together.least, best.cost * (1 - (best.gap or 0.0)))
+        found.append(_Way(alone, f", along {' x '.join(map(str, mesh))}", [best.chosen], least))
+    return found
 
 
 def weightings(graph: Graph, machines: Machines) -> list[tuple[str, tuple[int, ...]]]:
