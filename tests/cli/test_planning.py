@@ -104,6 +104,7 @@ def test_plans_are_kept_compared_and_run(capsys):
         (["--pin", "matmul=x"], "says no parts"),
         (["--pin", "matmul=2,k:2"], "says no parts"),
         (["--pin", "conv=2,2"], "no graph has the operation"),
+        (["--forbid", "@99=i"], "no graph has the operation"),
         (["--seed", "3"], "without trials"),
         (["--load", "none.json"], "cannot be read"),
         (["--load", "program.py"], "cannot be read"),
@@ -115,6 +116,15 @@ def test_plans_are_kept_compared_and_run(capsys):
 def test_what_the_options_cannot_mean_is_refused(capsys, words, said):
     assert main(["plan", "program.py", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["plan", "run"])
+@pytest.mark.parametrize("words", [("--pin", "matmull=4,1,1"), ("--forbid", "linear_relu#1=batch")])
+def test_an_operation_that_no_program_can_have_is_refused_before_any_runs(capsys, verb, words):
+    assert main([verb, "program.py", "--machines", "2", *words]) == 1
+    out, err = capsys.readouterr()
+    assert f"no graph has the operation of {words[1]!r}" in err and "matmul#1, relu#1, matmul#2" in err
+    assert not out
 
 
 def test_a_pin_that_cannot_be_points_at_the_programs_line(capsys):

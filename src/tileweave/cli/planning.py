@@ -13,10 +13,14 @@ from tileweave.cli.files import check_new, write_whole
 from tileweave.errors import PlanError
 from tileweave.graph import Graph, Operation
 from tileweave.graph.ir.nodes import line_of
+from tileweave.graph.ops.operators import OPERATORS
 from tileweave.planner import Plan
 from tileweave.planner.search.objectives import objective_of
 from tileweave.planner.show.document import documents, from_document, graph_digest, machines_of, to_document
 from tileweave.runtime.api import planned_forms
+
+FUSED = frozenset({"linear_relu", "fused", "rows", "conv_chain", "product_chain", "combine"})
+"""Operators that plans show and no program writes: a graph is pinned as it is written."""
 
 
 class Pins:
@@ -55,14 +59,25 @@ class Pins:
             for operation, names in known.items():
                 if what in names:
                     out[operation], self.found[word] = cuts, True
+        for word, what, _ in self.rows:  # what no graph can have is refused before any runs
+            if not (self.found[word] or what.startswith("@") or _is_written(what.partition("#")[0])):
+                raise self._missed(word, [graph])
         return out
 
     def check(self, graphs: Sequence[Graph]) -> None:
         """Refuses a word that no graph of the program met."""
         missed = [word for word, found in self.found.items() if not found]
         if missed and graphs:
-            legal = ", ".join(dict.fromkeys(names[1] for graph in graphs for names in _numbered(graph).values()))
-            raise PlanError(self.option, f"no graph has the operation of {missed[0]!r}", legal=legal)
+            raise self._missed(missed[0], graphs)
+
+    def _missed(self, word: str, graphs: Sequence[Graph]) -> PlanError:
+        legal = ", ".join(dict.fromkeys(names[1] for graph in graphs for names in _numbered(graph).values()))
+        return PlanError(self.option, f"no graph has the operation of {word!r}", legal=legal)
+
+
+def _is_written(operator: str) -> bool:
+    """Whether a graph may have it that the program makes later."""
+    return operator in OPERATORS and operator not in FUSED
 
 
 def _names(word: str, cuts: str) -> list[str]:

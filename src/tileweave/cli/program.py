@@ -69,7 +69,8 @@ def run_program(options: argparse.Namespace) -> int:
     )
     status = execute(options, settings)
     _keep(options, plans)
-    planning.check()
+    if status == 0:  # what a program that failed would have made later, nobody knows
+        planning.check()
     return status
 
 
@@ -138,7 +139,8 @@ def plan_program(options: argparse.Namespace) -> int:
     if options.html and plans:
         write_whole(options.html, plans[0].html())
         print(f"written: {options.html}", file=sys.stderr)
-    planning.check()
+    if status == 0:  # what a program that failed would have made later, nobody knows
+        planning.check()
     return status
 
 
