@@ -195,7 +195,10 @@ def copy_boxes(context: Context, op: Op) -> None:
     blocks = op.option("multicast")
     if isinstance(blocks, int):
         reason += f", to {blocks.bit_count()} blocks of the cluster"
-    context.choose(op, "tma", Candidate("tma", True, reason))
+    spared = "one thread asks the copy engine for all of it"
+    context.choose(
+        op, "tma", Candidate("tma", True, reason), *(Candidate(n, False, spared) for n in ("cp.async", "ld, st"))
+    )
 
 
 def barrier_of(context: Context, region: Region) -> Barrier:

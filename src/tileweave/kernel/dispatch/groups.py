@@ -133,7 +133,8 @@ def reason(op: Op, warps: int, arch: str) -> str:
     found = _recognised(op, warps, arch)
     if isinstance(found, str):
         return found
-    return f"{found.groups} warpgroups, {found.tiles[0]} x {found.tiles[1]} of {found.row.name.split('.')[4]}"
+    several = "s" * (found.groups > 1)
+    return f"{found.groups} warpgroup{several}, {found.tiles[0]} x {found.tiles[1]} of {found.row.name.split('.')[4]}"
 
 
 def product(context: Context, op: Op, wide: Wide, target: Buffer, keep: ExprLike) -> None:

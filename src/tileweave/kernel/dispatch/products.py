@@ -154,10 +154,16 @@ def _product(context: Context, op: Op, factors: tuple[Region, Region], target: B
     keep: ExprLike = 1
     if isinstance(op.ins[2], Scalar):
         keep = 0
-    wide = groups.fits(op, warps, context.arch)
-    reasons = [Candidate("wgmma", wide is not None, groups.reason(op, warps, context.arch))]
-    if wide is not None and convert.alike(held, holding(*wide.result(), held.warps)):
-        context.choose(op, wide.name, *reasons, order=ChainOrder(wide.row["a"].shape[1]))
+    wide, types = groups.fits(op, warps, context.arch), " ".join(groups.types(op))
+    apart = Candidate("mma.sync", False, f"no instruction for {types}")
+    fma = Candidate("fma", False, "tensor cores multiply these types")
+    taken = wide is not None and convert.alike(held, holding(*wide.result(), held.warps))
+    lies = "the accumulator lies as another product leaves it"
+    reasons = [Candidate("wgmma", taken, groups.reason(op, warps, context.arch) if taken or wide is None else lies)]
+    if wide is not None and taken:
+        if tiling(op, warps, context.arch) is not None:
+            apart = Candidate("mma.sync", False, "wgmma reads shared memory itself, for a warpgroup at once")
+        context.choose(op, wide.name, *reasons, apart, fma, order=ChainOrder(wide.row["a"].shape[1]))
         groups.product(context, op, wide, target, keep)
         return
     if not keep:
@@ -165,17 +171,16 @@ def _product(context: Context, op: Op, factors: tuple[Region, Region], target: B
     for found in (tiling(op, warps, context.arch), tiling(op, warps, context.arch, chained=True)):
         if found is not None and convert.alike(held, holding(*found.result(), held.warps)):
             used = Candidate("mma.sync", True, f"{found.tiles} tiles a warp")
-            context.choose(op, found.row.name, *reasons, used, order=ChainOrder(found.depth))
+            context.choose(op, found.row.name, *reasons, used, fma, order=ChainOrder(found.depth))
             _by_warps(context, op, found, a, b, target)
             return
-    types = " ".join(groups.types(op))
     if op.option("precision"):
         raise declined(op.line, f"a product with precision='tf32' and use={op.option('use')!r}", legal="tensor cores")
     context.choose(
         op,
         "fma",
         *reasons,
-        Candidate("mma.sync", False, f"no instruction for {types}"),
+        apart,
         Candidate("fma", True, "any type"),
         order=ChainOrder(0),
     )

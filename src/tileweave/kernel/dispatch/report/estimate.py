@@ -91,9 +91,8 @@ class Estimate:
         if self.problem:
             return self.problem
         tensor = f"{self.tensor_columns} columns of tensor memory, " if self.tensor_columns else ""
-        needs = (
-            f"{self.shared_bytes} B shared, {tensor}some {self.registers} registers, {self.resident} blocks resident"
-        )
+        blocks = f"{self.resident} block{'s' * (self.resident != 1)} resident"
+        needs = f"{self.shared_bytes} B shared, {tensor}some {self.registers} registers, {blocks}"
         return f"{self.seconds * 1e6:.1f} us by its counts, bound by {self.bound}; {needs}"
 
 
