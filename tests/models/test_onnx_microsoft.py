@@ -372,6 +372,14 @@ def test_operators_equal_onnxruntime(kind, seed):
         np.testing.assert_allclose(one.astype(np.float64), other.astype(np.float64), rtol=0, atol=tolerance)
 
 
+def test_unidirectional_attention_to_other_sequences_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"q": floats(rng, 1, 2, 8), "k": floats(rng, 1, 4, 8), "v": floats(rng, 1, 4, 8)}
+    case: Case = (list("qkv"), arrays, {}, {"num_heads": 2, "unidirectional": 1}, 1)
+    with pytest.raises(tw.TileweaveError, match="2 queries to 4 new keys"):
+        tw.load(model_of("MultiHeadAttention", case))
+
+
 @pytest.mark.parametrize("quantised", [False, True])
 @pytest.mark.parametrize("kind", ["BertModel", "GPT2Model"])
 def test_models_that_the_optimiser_wrote(tmp_path, kind, quantised):

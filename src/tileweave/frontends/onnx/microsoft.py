@@ -199,6 +199,10 @@ def _attended(
     node: OnnxNode, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None, past: tuple[Any, Any]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention of heads, and the keys and values with those of before."""
+    causal = bool(node.get("unidirectional", 0))
+    if causal and q.shape[2] != k.shape[2]:  # onnxruntime lets the last query see all keys then, the others not
+        problem = f"unidirectional attention of {q.shape[2]} queries to {k.shape[2]} new keys"
+        raise node.refuse(problem, legal="as many new keys as queries")
     if past[0] is not None:
         k, v = g.concat([past[0], k], 2), g.concat([past[1], v], 2)
     added = _padding(node, mask, q.shape[0], q.shape[2], k.shape[2])
@@ -208,7 +212,7 @@ def _attended(
         k,
         v,
         scale=node.get("scale", 0.0) or None,
-        causal=bool(node.get("unidirectional", 0)),
+        causal=causal,
         mask=reduce(g.add, both) if both else None,
     )
     return _joined(out), k, v
