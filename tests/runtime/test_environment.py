@@ -180,7 +180,7 @@ for env in (copied, computed, once):
 want = x * 2 + 2
 want[999] = x[0]
 held = copied._versions["y"].held
-assert len(held.blocks) == 4 and all(len({node for node, _ in copies}) == 2 for _, copies in held.blocks)
+assert len(held.blocks) == 2 and all(len({node for node, _ in copies}) == 2 for _, copies in held.blocks)
 
 def check(env):
     np.testing.assert_array_equal(env.read("y"), want)
@@ -197,7 +197,9 @@ for env in (copied, computed, once):
     check(env)
 import ray
 mine = ray.get_runtime_context().get_node_id()  # with it, Ray would end this process
-for node in [node for node in nodes if node.node_id != mine][:2]:
+holders = {node for _, copies in once._versions["y"].held.blocks for node, _ in copies}
+gone = sorted((node for node in nodes if node.node_id != mine), key=lambda node: node.node_id not in holders)
+for node in gone[:2]:
     before = len(copied._nodes.living())
     cluster.remove_node(node, allow_graceful=False)
     while len(copied._nodes.living()) == before:
@@ -255,6 +257,38 @@ def test_tensors_lie_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env._versions["x"].depth == 0 and env.held_bytes == x.nbytes
     with pytest.raises(RunError, match="the cluster has 1 nodes"):
         environment(2, runtime="ray", copies=2)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_programs_on_nodes_leave_their_results_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks go from node to node: this process sends none that a program reads, and takes none that it makes."""
+    from tileweave.runtime.ray.held import Nodes
+
+    env, x = environment(2, runtime="ray", copies=1), np.random.default_rng(2).random((700, 300))
+    w = np.random.default_rng(3).random((300, 40))
+    np.save(tmp_path / "x.npy", x)
+    env.load("x", tmp_path / "x.npy")
+    env.load("w", w)
+    with monkeypatch.context() as away:
+        seen = list[int]()
+        away.setattr(
+            Nodes, "_read", lambda self, references: (_ for _ in ()).throw(AssertionError("read by the driver"))
+        )
+        put = env._nodes.ray.put
+        away.setattr(env._nodes.ray, "put", lambda value: seen.append(getattr(value, "nbytes", 0)) or put(value))
+        env.apply({"y": env["x"] @ env["w"], "t": tw.transpose(env["x"]) + 1.0, "s": tw.sum(env["x"])})
+        env.apply({"z": env["y"][10:-10, ::2] * 2, "t": env["t"][:, 1:], "u": env["x"]})
+        assert sum(seen) == 0
+    np.testing.assert_allclose(env.read("y"), x @ w)
+    np.testing.assert_allclose(env.read("z"), (x @ w)[10:-10, ::2] * 2)
+    np.testing.assert_array_equal(env.read("t"), x.T[:, 1:] + 1.0)
+    np.testing.assert_array_equal(env.read("t", Box((3, 4), (5, 600))), (x.T[:, 1:] + 1.0)[3:8, 4:604])
+    np.testing.assert_allclose(env.read("s"), x.sum())
+    env.copy("w", Box((0, 0), (2, 2)), "u", (698, 298))
+    changed = x.copy()
+    changed[698:, 298:] = w[:2, :2]
+    np.testing.assert_array_equal(env.read("u"), changed)
 
 
 def test_a_copy_in_a_folder_is_seen_whole_or_not_at_all(tmp_path):

@@ -369,6 +369,44 @@ def test_several_nodes_one_of_which_may_die(tmp_path: Path, kill: str) -> None:
     assert "right" in done.stdout.split(), done.stderr
 
 
+TWO = """
+import os, subprocess, sys
+import numpy as np
+import tileweave as tw
+folder, number, address = sys.argv[1], int(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else ""
+def program():
+    x = tw.source(folder + "/x.npy")
+    for _ in range(3):
+        tw.run(tw.sink(x * number + tw.sum(x, 0), f"{folder}/y{number}.npy", overwrite=True),
+               machines=2, runtime="ray", address=address)
+if address:
+    program()
+else:
+    from ray.cluster_utils import Cluster
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    x = np.random.default_rng(0).random((300, 50))
+    np.save(folder + "/x.npy", x)
+    drivers = [subprocess.Popen([sys.executable, __file__, folder, str(k), cluster.address]) for k in (2, 3)]
+    assert [driver.wait(200) for driver in drivers] == [0, 0]
+    for k in (2, 3):
+        np.testing.assert_allclose(np.load(f"{folder}/y{k}.npy"), x * k + x.sum(0))
+    cluster.shutdown()
+    print("right")
+"""
+
+
+@needs_ray
+@pytest.mark.slow
+def test_two_drivers_share_a_cluster_of_several_nodes(tmp_path: Path) -> None:
+    program = tmp_path / "two.py"
+    program.write_text(TWO)
+    words = [sys.executable, str(program), str(tmp_path), "0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=240, env=ENV)
+    assert "right" in done.stdout.split(), done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"two.py", "x.npy", "y2.npy", "y3.npy"}
+
+
 LOST = """
 import os, signal, sys, threading, time
 from pathlib import Path

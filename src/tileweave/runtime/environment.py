@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
@@ -30,7 +31,12 @@ from tileweave.runtime import api
 from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io.sinks import open_sinks
+from tileweave.runtime.run import run_plan
+from tileweave.runtime.session import PLAIN, current_session
 from tileweave.space import Box
+
+if TYPE_CHECKING:
+    from tileweave.runtime.ray.held import Nodes
 
 Array = np.ndarray[Any, Any]
 OURS = Hole("environment")
@@ -289,20 +295,22 @@ class Environment:
         values, read = self._run(graph, listeners)
         if self._folder is None:
             tensors = (as_tensor(value, "apply(results)") for value in results.values())
-            made = [self._made_version(array, (tensor, read)) for array, tensor in zip(values, tensors, strict=True)]
+            made = [self._made_version(value, (tensor, read)) for value, tensor in zip(values, tensors, strict=True)]
             with self._turn:
                 self._versions.update(zip(names, made, strict=True))
                 self._turn.notify_all()
 
-    def _made_version(self, array: Array, made: tuple[Tensor, Mapping[str, _Version]] | None) -> _Version:
-        """A version of these values, held as the environment holds them."""
-        kind = TensorType(array.shape, array.dtype)
+    def _made_version(self, array: Any, made: tuple[Tensor, Mapping[str, _Version]] | None) -> _Version:
+        """A version of these values, or of what a run has left on nodes, held as the environment holds them."""
+        here = isinstance(array, np.ndarray)
+        kind = TensorType(array.shape, array.dtype) if here else array.type
         if self._nodes is None:
             return _Version(kind, array)
         depth = 1 + max((version.depth for version in made[1].values()), default=0) if made is not None else 0
         safe = self._lineage and made is not None and depth <= LONGEST_LINEAGE
         copies = max(2, self._nodes.copies) if self._lineage and not safe else None
-        return _Version(kind, None, self._nodes.hold(array, copies), made if safe else None, depth if safe else 0)
+        held = self._nodes.hold(array, copies) if here else array.held(copies or self._nodes.copies)
+        return _Version(kind, None, held, made if safe else None, depth if safe else 0)
 
     def _values(self, name: str, version: _Version, box: Box | None = None) -> Array:
         """The values of a version, or of a box; what nodes have taken with them comes from copies, or is made again."""
@@ -370,10 +378,36 @@ class Environment:
             plan = self._planned(graph, share)
         sources = [node for node in graph.nodes() if isinstance(node, Source) and node.data == OURS]
         with self._admitted(sum(plan.peak_bytes) + made, [source.name for source in sources]) as (arrays, read):
+            if self._nodes is not None and current_session() is PLAIN:
+                return self._run_on_nodes(plan, {source: read[source.name] for source in sources}, listeners), read
+            arrays = arrays or {name: self._values(name, version) for name, version in read.items()}
             bind: dict[Tensor | str, Array] = {Tensor(source): arrays[source.name] for source in sources}
             options: dict[str, Any] = {"runtime": self._runtime, "address": self._address, "listeners": listeners}
             found = api.run(plan, bind=bind, **options)
         return found if len(graph.sinks) > 1 else [found], read
+
+    def _run_on_nodes(self, plan: Plan, read: Mapping[Source, _Version], listeners: Sequence[Listener]) -> list[Any]:
+        """The results of a program, left on the nodes that make them; what it reads goes from node to node."""
+        from tileweave.runtime.ray.held import HeldSink, HeldSource, Lost
+
+        nodes = cast("Nodes", self._nodes)
+        options: dict[str, Any] = {"runtime": "ray", "address": self._address, "listeners": listeners}
+        while True:
+            living, kept = set(nodes.living()), dict[Sink, HeldSink]()
+            for source, version in read.items():
+                self._values(source.name, version, _corner(version.type))  # what has gone with nodes is made again
+            bind = {source: HeldSource(nodes, version.held) for source, version in read.items()}
+            keep = partial(_kept_on, nodes, kept)
+            try:
+                found = run_plan(plan, bind=bind, keep=keep, **options)
+                for one in kept.values():
+                    one.check()
+                return [kept.get(sink, value) for sink, value in zip(plan.graph.sinks, found, strict=True)]
+            except (RunError, Lost) as error:
+                if living <= set(nodes.living()):  # it was not a node that went meanwhile
+                    if isinstance(error, Lost):
+                        raise RunError("environment", "the cluster has lost blocks of a tensor") from error
+                    raise
 
     @contextmanager
     def _admitted(
@@ -384,7 +418,8 @@ class Environment:
             while self._running and self.held_bytes + self._promised + need_bytes > self.budget_bytes:
                 self._turn.wait()
             read = {name: self._version("apply(results)", name) for name in names}
-            arrays = {name: self._values(name, version) for name, version in read.items()}
+            here = read.items() if self._nodes is None else ()
+            arrays = {name: self._values(name, version) for name, version in here}
             held = list(arrays.values())
             self._reading.update(map(id, held))
             self._promised += need_bytes
@@ -465,6 +500,18 @@ def _nodes(address: str | None, copies: int) -> Any:
     from tileweave.runtime.ray.held import Nodes  # ray is loaded with the first tensor on it, not with the package
 
     return Nodes.of(address, copies)
+
+
+def _kept_on(nodes: Nodes, kept: dict[Sink, Any], sink: Sink) -> Any:
+    """What keeps a result on nodes, one per sink."""
+    from tileweave.runtime.ray.held import HeldSink
+
+    return kept.setdefault(sink, HeldSink(nodes, sink.tensor.type))
+
+
+def _corner(kind: TensorType) -> Box:
+    """A box of no elements."""
+    return Box((0,) * len(kind.shape), (0,) * len(kind.shape))
 
 
 def _check_copy(where: str, tensor: Array | TensorType, box: Box, dtype: np.dtype[Any] | None = None) -> None:

@@ -35,7 +35,7 @@ Array = np.ndarray[Any, Any]
 def run_plan(
     plan: Plan,
     *,
-    bind: Mapping[Source, Array] | None = None,
+    bind: Mapping[Source, Any] | None = None,
     runtime: Literal["local", "ray"] = "local",
     listeners: Sequence[Listener] = (),
     threads: int | None = None,
@@ -44,12 +44,14 @@ def run_plan(
     out: Sequence[Array | None] | None = None,
     resume: bool = False,
     keys: Mapping[Any, Source] | None = None,
+    keep: Callable[[Sink], Destination] | None = None,
 ) -> list[Any]:
     """The results of a plan's sinks in order: an array for a sink in memory, its path for a file.
 
     Args:
         plan: any plan.
-        bind: arrays for sources, of their shapes and element types; instead of what the sources hold.
+        bind: arrays for sources, of their shapes and element types, or what reads their boxes; instead of what the
+            sources hold.
         runtime: ``local`` (threads of this process) or ``ray``.
         listeners: called with every event; what one raises stops the run.
         threads: how many compute at once on this host; by default ``TILEWEAVE_THREADS``, else as many as the
@@ -60,6 +62,7 @@ def run_plan(
         resume: whether the run goes on with what an equal run has finished of its .npy, .zarr and .h5 sinks, and
             records what it finishes itself.
         keys: how the caller names what is bound, for `direct.again`.
+        keep: where results in memory go instead, for a run on a cluster; they are not among the results then.
 
     Raises:
         RunError: a task failed, a source has no array, Ray is missing. No sink was written.
@@ -99,7 +102,7 @@ def run_plan(
     tell = _teller(listeners, retries)
     spare = sum(machine.memory_bytes for machine in plan.machines.machines) - sum(prepared.peak_bytes)
     with _opened_sources(prepared, bind or {}) as sources, _ends_cleanly(), frugal(max(0, spare)):
-        files, destinations, finished = _open_destinations(prepared, overwrite, identified)
+        files, destinations, finished = _open_destinations(prepared, overwrite, identified, keep)
         try:
             prepared = remaining(prepared, finished)
             engine = _ray(plan, prepared, threads, address) if runtime == "ray" else None
@@ -213,14 +216,15 @@ def _ends_cleanly() -> Iterator[None]:
 
 
 @contextmanager
-def _opened_sources(prepared: Prepared, bind: Mapping[Source, Array]) -> Iterator[list[ReadSource]]:
+def _opened_sources(prepared: Prepared, bind: Mapping[Source, Any]) -> Iterator[list[ReadSource]]:
     """What reads each source, in order; every file is checked before the first is read."""
     readers: list[io.FileSource] = []
     out: list[ReadSource] = []
     try:
         for source in prepared.sources:
             if source in bind:
-                out.append(_array_source(source, bind[source]))
+                given = bind[source]
+                out.append(given if callable(given) else _array_source(source, given))
             elif isinstance(source.data, ArrayData):
                 out.append(_array_source(source, source.data.array))
             elif isinstance(source.data, FileData):
@@ -301,7 +305,10 @@ class _Written:
 
 
 def _open_destinations(
-    prepared: Prepared, overwrite: bool | None, identified: Identity | None
+    prepared: Prepared,
+    overwrite: bool | None,
+    identified: Identity | None,
+    keep: Callable[[Sink], Destination] | None = None,
 ) -> tuple[Sinks, list[Destination], list[set[Box]]]:
     """(the files, per sink where its values go, per sink which parts are there already)."""
     targets = {
@@ -312,7 +319,7 @@ def _open_destinations(
     files = open_sinks([(target, sink.tensor.type) for sink, target in targets.items()], identified)
     writers = dict(zip(targets, files.writers, strict=True))
     out: list[Destination] = [
-        _Written(sink, targets[sink], writers[sink], files) if sink in targets else _Memory(sink)
+        _Written(sink, targets[sink], writers[sink], files) if sink in targets else (keep or _Memory)(sink)
         for sink in prepared.sinks
     ]
     return files, out, [files.finished(targets[sink]) if sink in targets else set() for sink in prepared.sinks]

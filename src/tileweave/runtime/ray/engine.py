@@ -30,6 +30,7 @@ from tileweave.runtime.io import files as io
 from tileweave.runtime.io.sinks import Handle
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, store
 from tileweave.runtime.prepare import Prepared
+from tileweave.runtime.ray.held import HeldSink, HeldSource
 from tileweave.runtime.ray.session import RaySession, connect, load, shutdown, watch
 from tileweave.runtime.ray.units import Unit, left_bytes, units
 from tileweave.runtime.ray.worker import (
@@ -306,7 +307,10 @@ class _Run:
         results = unit.results
         remote = self._remote(unit, 1 + len(results))
         targets = {task.step: self.targets[task.step] for task in unit.tasks if task.step in self.targets}
-        references = remote.remote([self.table], number, targets, *map(self._argument, unit.arguments))
+        node = self.session.node(unit.machine).id
+        references = remote.remote(
+            [self.table], number, targets, *(self._argument(where, node) for where in unit.arguments)
+        )
         note, *given = references if results else [references]
         self.values.update(zip(results, given, strict=True))
         self.flying[note] = number
@@ -324,8 +328,11 @@ class _Run:
             known[key] = _remote_work(self.session).options(**options)
         return known[key]
 
-    def _argument(self, where: tuple[int, Any]) -> Any:
+    def _argument(self, where: tuple[int, Any], node: str) -> Any:
+        """A value that a unit on a node reads, or a reference to it."""
         number = -1 - where[0]
+        if number >= 0 and isinstance(self.sources[number], HeldSource):
+            return cast("HeldSource", self.sources[number]).reference(where[1], node)
         if number in self.readable:
             source = cast("io.FileSource", self.sources[number])
             return FileRegion(replace(source.data, path=_absolute(source.data.path)), source.type, where[1])
@@ -381,6 +388,11 @@ class _Run:
     def _store(self, number: int) -> None:
         unit = self.units[number]
         (task,) = unit.tasks
+        destination, node = self.destinations[self.prepared.sink(task)], self.session.node(unit.machine).id
+        if isinstance(destination, HeldSink):
+            destination.keep(task, node, [self._argument(where, node) for where in unit.arguments])
+            self._finish(number, 0, [(time.time(), time.time(), Taken())])
+            return
         arrays: dict[int, Block] = {}
 
         def held(piece: ReadPiece) -> Block | None:
@@ -390,14 +402,14 @@ class _Run:
                 where = unit.arguments[piece.task - len(unit.tasks)]
                 if -1 - where[0] in self.readable:
                     return self.sources[-1 - where[0]](where[1])
-                value = self._argument(where)
+                value = self._argument(where, node)
                 arrays[piece.task] = value if isinstance(value, np.ndarray) else self.ray.get(value)
             return arrays[piece.task]
 
         began, taken = time.time(), Taken()
         counted = taken.counting(held, task.machine, unit.machine_of)
         try:
-            used = store(task, gather(task.reads[0]), counted, self.destinations[self.prepared.sink(task)])
+            used = store(task, gather(task.reads[0]), counted, destination)
         except Exception as error:
             raise TaskFailed(task) from error
         self._finish(number, used, [(began, time.time(), taken)])

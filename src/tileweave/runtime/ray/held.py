@@ -6,7 +6,7 @@ Source: own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,11 @@ import numpy as np
 
 from tileweave.errors import RunError
 from tileweave.graph import TensorType
-from tileweave.lower.reads import slices
+from tileweave.lower.reads import gather, slices
+from tileweave.planner import Read, ReadPiece, Task
 from tileweave.runtime.ray.session import RaySession, connect, load
-from tileweave.space import Box
+from tileweave.runtime.ray.worker import FileRegion, FileRegions
+from tileweave.space import Box, even_cuts
 
 Array = np.ndarray[Any, Any]
 BLOCK_BYTES = 1 << 20
@@ -51,7 +53,7 @@ class Nodes:
     """
 
     def __init__(self, session: RaySession, copies: int) -> None:
-        self.ray, self.copies = load(), copies
+        self.ray, self.session, self.copies = load(), session, copies
         self._next = itertools.count()
         if copies > len(self.living()):
             where = f"environment(copies={copies})"
@@ -63,26 +65,34 @@ class Nodes:
         return cls(connect(None, address), copies)
 
     def living(self) -> list[str]:
-        """The nodes that the cluster knows to live."""
-        return [node["NodeID"] for node in self.ray.nodes() if node["Alive"]]
+        """The nodes that the cluster knows to live, first those that are machines of plans, in their order."""
+        known = [node.id for node in self.session.nodes]
+        living = [node["NodeID"] for node in self.ray.nodes() if node["Alive"]]
+        return [one for one in known if one in living] + [one for one in living if one not in known]
 
     def hold(self, array: Array, copies: int | None = None) -> HeldTensor:
-        """Puts a tensor on nodes; blocks go to one node after the other, copies to different ones."""
+        """Puts a tensor on nodes; blocks go to one node after the other, as machines have them, copies to others."""
         kind, nodes = TensorType(array.shape, array.dtype), self.living()
         several = array.ndim and array.nbytes > BLOCK_BYTES
         count = max(1, min(len(nodes), array.shape[0])) if several else 1
-        edges = [array.shape[0] * k // count for k in range(count + 1)] if several else []
+        edges = even_cuts(array.shape[0], count, 0) if several else ()
         boxes = [kind.box.with_range(0, a, b) for a, b in itertools.pairwise(edges)] if several else [kind.box]
-        return HeldTensor(kind, tuple((box, self._copies(array[slices(box)], copies or self.copies)) for box in boxes))
+        many, first = copies or self.copies, 0 if several else next(self._next)
+        made = [self._copies(array[slices(box)], many, first=first + k) for k, box in enumerate(boxes)]
+        return HeldTensor(kind, tuple(zip(boxes, made, strict=True)))
 
-    def _copies(self, block: Array, count: int, given: tuple[tuple[str, Any], ...] = ()) -> tuple[tuple[str, Any], ...]:
-        """So many copies on different nodes, those that are given among them."""
+    def _copies(
+        self, block: Any, count: int, given: tuple[tuple[str, Any], ...] = (), first: int | None = None
+    ) -> tuple[tuple[str, Any], ...]:
+        """So many copies of an array, or of what is referred to, on different nodes, with those that are given."""
         out = list(given)
-        sent = self.ray.put(np.ascontiguousarray(block))
+        if len(out) >= count:
+            return given
+        sent = self.ray.put(np.ascontiguousarray(block)) if isinstance(block, np.ndarray) else block
         for _ in range(TRIES):
             taken = {node for node, _ in out}
             free = [node for node in self.living() if node not in taken]
-            at = next(self._next)
+            at = next(self._next) if first is None else first
             wanted = [free[(at + k) % len(free)] for k in range(min(count - len(out), len(free)))]
             kept = {node: self._at(node, _kept, sent) for node in wanted}
             self.ray.wait(list(kept.values()), num_returns=len(kept), timeout=GET_SECONDS, fetch_local=False)
@@ -98,17 +108,44 @@ class Nodes:
         Raises:
             Lost: of a block there is none.
         """
-        living, blocks = set(self.living()), []
+        living, region = set(self.living()), held.type.box if wanted is None else wanted
+        out: Array | None = None
         for box, copies in held.blocks:
-            common = box if wanted is None else box.intersect(wanted)
+            common = box.intersect(region)
             if common == box:
-                blocks.append(self._read([r for node, r in copies if node in living]))
-            elif not common.empty:
-                part = slices(common.translate([-a for a in box.start]))
-                blocks.append(self._read(self._at(node, _cut, r, part) for node, r in copies if node in living))
-        if not blocks:  # an empty box
-            return np.empty(wanted.shape if wanted is not None else (), held.type.dtype)
-        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)  # they are rows, in order
+                part = self._read([r for node, r in copies if node in living])
+            elif common.empty:
+                continue
+            else:
+                inside = slices(common.translate([-a for a in box.start]))
+                part = self._read(self._at(node, _cut, r, inside) for node, r in copies if node in living)
+            if common == region:
+                return part
+            out = np.empty(region.shape, held.type.dtype) if out is None else out
+            out[slices(common.translate([-a for a in region.start]))] = part
+        return np.empty(region.shape, held.type.dtype) if out is None else out  # an empty box, else
+
+    def reference(self, held: HeldTensor, region: Box, node: str, living: Collection[str]) -> Any:
+        """A reference to a region of a tensor: a block, or what is cut out where blocks lie and put together on a node.
+
+        Raises:
+            Lost: no living node holds a block of it.
+        """
+        found = []
+        for box, copies in held.blocks:
+            common = box.intersect(region)
+            if not common.empty:
+                left = [copy for copy in copies if copy[0] in living]
+                if not left:
+                    raise Lost
+                where, r = next((copy for copy in left if copy[0] == node), left[0])
+                inside = slices(common.translate([-a for a in box.start]))
+                found.append((common, r if common == box else self._at(where, _cut, r, inside)))
+        if len(found) == 1 and found[0][0] == region:
+            return found[0][1]
+        places = [slices(common.translate([-a for a in region.start])) for common, _ in found]
+        where = node if node in living else next(iter(living))
+        return self._at(where, _joined, region.shape, held.type.dtype, places, *(r for _, r in found))
 
     def patched(self, held: HeldTensor, there: Box, values: Array) -> HeldTensor:
         """The tensor with other values in a box, which are sent to the nodes whose blocks meet it."""
@@ -132,7 +169,8 @@ class Nodes:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         where = NodeAffinitySchedulingStrategy(node, soft=False)
-        options = {"num_cpus": 0, "max_retries": 0, "num_returns": returns, "scheduling_strategy": where}
+        retries = TRIES if function in (_cut, _joined, _stored) else 0  # what takes nothing but what nodes hold
+        options = {"num_cpus": 0, "max_retries": retries, "num_returns": returns, "scheduling_strategy": where}
         return self.ray.remote(function).options(**options).remote(*arguments)
 
     def _is_done(self, note: Any) -> bool:
@@ -166,6 +204,92 @@ class Nodes:
 
 TRIES = 4
 """How often nodes are asked anew to take a block, where some have gone meanwhile."""
+
+
+class HeldSource:
+    """A tensor on nodes as a source of a run: workers get references, this process the values."""
+
+    everywhere = True
+
+    def __init__(self, nodes: Nodes, held: HeldTensor) -> None:
+        self._nodes, self._held, self._living = nodes, held, nodes.living()
+
+    def __call__(self, box: Box) -> Array:
+        """The values of a box, in this process."""
+        return self._nodes.read(self._held, box)
+
+    def reference(self, box: Box, node: str) -> Any:
+        """As `Nodes.reference`."""
+        return self._nodes.reference(self._held, box, node, self._living)
+
+
+class HeldSink:
+    """A result of a run that stays on the nodes that make it."""
+
+    atom = ()
+    handle = None
+
+    def __init__(self, nodes: Nodes, kind: TensorType) -> None:
+        self._nodes, self.type, self._living = nodes, kind, nodes.living()
+        self._blocks: list[tuple[Box, str, Any]] = []
+        self._notes: list[Any] = []
+
+    def keep(self, task: Task, node: str, arguments: Sequence[Any]) -> None:
+        """Has a node store what a task stores; its reads refer to the arguments."""
+        node = node if node in self._living else self._living[task.shard % len(self._living)]
+        made, note = self._nodes._at(node, _stored, task.reads[0], *arguments, returns=2)
+        self._notes.append(note)
+        self._blocks.append((task.index, node, made))
+
+    def write(self, box: Box, block: Array) -> None:
+        """Puts values of this process on nodes."""
+        ((node, made),) = self._nodes._copies(np.asarray(block), 1)
+        self._blocks.append((box, node, made))
+
+    def take(self, block: Array) -> None:
+        """All values at once."""
+        self.write(self.type.box, block)
+
+    def finished(self, box: Box) -> None:
+        """Nobody keeps count."""
+
+    def held(self, copies: int) -> HeldTensor:
+        """The tensor, each block on so many nodes.
+
+        Raises:
+            Lost: a node that made a block is gone.
+        """
+        self.check()
+        copied = (self._nodes._copies(r, copies, ((node, r),)) for _, node, r in self._blocks)
+        return HeldTensor(self.type, tuple(zip((box for box, _, _ in self._blocks), copied, strict=True)))
+
+    def check(self) -> None:
+        """Waits for every block.
+
+        Raises:
+            Lost: a node that made one is gone.
+        """
+        if not all(map(self._nodes._is_done, self._notes)):
+            raise Lost
+
+
+def _stored(read: Read, *arguments: Array | FileRegion) -> tuple[Array, bool]:
+    """In a worker: what a task stores, as an array of its own, and a note that it is made."""
+    with FileRegions() as files:
+
+        def holds(piece: ReadPiece) -> Array | None:
+            held = arguments[piece.task - 1] if piece.task >= 1 else None
+            return files.read(held) if isinstance(held, FileRegion) else held
+
+        return np.array(gather(read)(holds, 1)[0]), True
+
+
+def _joined(shape: tuple[int, ...], dtype: np.dtype[Any], places: Sequence[Any], *parts: Array) -> Array:
+    """In a worker: parts of a region, together."""
+    out = np.empty(shape, dtype)
+    for place, part in zip(places, parts, strict=True):
+        out[place] = part
+    return out
 
 
 def _kept(block: Array) -> Array:

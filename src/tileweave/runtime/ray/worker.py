@@ -161,7 +161,7 @@ def run_unit(
     blocks: list[Block | FileRegion | None] = [*(None for _ in unit.tasks), *arguments]
     out: list[Any] = []
     held = most = 0
-    with _Files() as files:
+    with FileRegions() as files:
 
         def holds(piece: ReadPiece) -> Block | None:
             block = blocks[piece.task] if piece.task >= 0 else None
@@ -194,8 +194,8 @@ def run_unit(
     return out, most
 
 
-class _Files:
-    """The files that a unit reads, open while it runs."""
+class FileRegions:
+    """Reads regions of files, which stay open inside a with block."""
 
     def __init__(self) -> None:
         self._open: dict[FileData, FileSource] = {}
@@ -207,7 +207,7 @@ class _Files:
             found = self._open[region.data] = FileSource(region.data, region.type)
         return found(region.box)
 
-    def __enter__(self) -> _Files:
+    def __enter__(self) -> FileRegions:
         return self
 
     def __exit__(self, *_: object) -> None:
