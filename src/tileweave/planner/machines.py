@@ -226,8 +226,10 @@ class Machines:
 
     def __str__(self) -> str:
         first = self.machines[0]
-        same = all(replace(m, name=first.name) == first for m in self.machines)
-        memory = size_text(first.memory_bytes) if same else "/".join(size_text(m.memory_bytes) for m in self.machines)
+        sizes = [size_text(m.memory_bytes) for m in self.machines]
+        held = sorted(m.memory_bytes for m in self.machines)
+        memory = sizes[0] if len(set(sizes)) == 1 else "/".join(sizes)
+        memory = memory if len(sizes) <= 4 or len(set(sizes)) == 1 else f"{size_text(held[0])} to {size_text(held[-1])}"
         plural = "machine" if len(self) == 1 else "machines"
         cores = "1 core" if first.cores == 1 else f"{first.cores} cores"
         device = f", {' and '.join(one or 'none' for one in self.devices)}" if self.devices else ""

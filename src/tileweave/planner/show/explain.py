@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -131,21 +132,25 @@ def explain(plan: Plan) -> str:
     loads = Loads().of(plan) if len(plan.machines) > 1 else []
     if plan.gap is not None and len(plan.machines) > 1:
         lines.append(
-            f"choice of cuts: at most {round(100 * plan.gap, 6):.2g} % above the least "
-            "of all that were offered, by sums"
+            f"choice of cuts: at most {_percent(plan.gap)} % above the least of all that were offered, by sums"
         )
     lines += list(_ratios(plan, loads))
     lines += list(_moves(plan, loads))
     lines += list(_offers(plan))
     if len(plan.alternatives) > 1:
-        best = set(frontier(plan))
+        best, width = set(frontier(plan)), max(22, *(len(label) for label, *_ in plan.alternatives))
         lines.append("simulated (* on the frontier of time, memory and bytes moved):")
         lines += [
-            f"{'*' if k in best else ' ':>2}{label:<22} {seconds_text(seconds):>8}  peak {size_text(most):>9}  "
+            f"{'*' if k in best else ' ':>2}{label:<{width}} {seconds_text(seconds):>8}  peak {size_text(most):>9}  "
             f"moved {size_text(moved):>9}"
             for k, (label, seconds, most, moved) in enumerate(plan.alternatives)
         ]
     return "\n".join(lines)
+
+
+def _percent(fraction: float) -> str:
+    """Per cent, rounded up to a hundredth: what is said to be the most is."""
+    return "0" if fraction < 1e-9 else f"{math.ceil(1e4 * fraction) / 100:.3g}"
 
 
 def _offers(plan: Plan) -> Iterator[str]:
@@ -189,11 +194,16 @@ def _moves(plan: Plan, loads: Sequence[Load]) -> Iterator[str]:
         yield f"  {len(found) - MOST_MOVES} edges more, {size_text(rest)}"
 
 
+def taken_text(plan: Plan, one: Movement) -> str:
+    """What an edge carries: a source by its name, partial results, or a tensor."""
+    producer = one.tensor.producer
+    what = f"source {producer.name or 'array'}" if isinstance(producer, Source) else repr(one.tensor)[8:-1]
+    return "its partial results" if producer is plan.steps[one.step].node else what
+
+
 def move_text(plan: Plan, one: Movement) -> str:
     """One edge: step, what it reads, bytes, collective, and the user's line."""
-    step, producer = plan.steps[one.step], one.tensor.producer
-    what = f"source {producer.name or 'array'}" if isinstance(producer, Source) else repr(one.tensor)[8:-1]
-    reads = "its partial results" if producer is step.node else what
+    step, reads = plan.steps[one.step], taken_text(plan, one)
     line = f", {'/'.join(one.line.split('/')[-2:])}" if one.line else ""
     return f"{size_text(one.bytes_moved):>9}  {one.collective}: step {one.step} {step.name} takes {reads}{line}"
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from tileweave.planner.machines import size_text
 from tileweave.planner.movement import movements
 from tileweave.planner.plan import Plan
-from tileweave.planner.show.explain import cuts_text, frontier, seconds_text, step_label
+from tileweave.planner.show.explain import cuts_text, frontier, seconds_text, step_label, taken_text
 from tileweave.planner.show.picture import to_svg
 from tileweave.planner.simulate import Simulation, simulate
 
@@ -19,7 +19,7 @@ COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9
 _STYLE = (
     "body{font:14px/1.45 system-ui,sans-serif;margin:2em;color:#222;max-width:1100px}"
     "table{border-collapse:collapse}td,th{padding:2px 10px;border-bottom:1px solid #ddd;text-align:left}"
-    "td.n,th.n{text-align:right}svg{max-width:100%;height:auto}h2{margin-top:1.6em;font-size:1.1em}"
+    "td.n,th.n{text-align:right;white-space:nowrap}svg{max-width:100%;height:auto}h2{margin-top:1.6em;font-size:1.1em}"
 )
 
 
@@ -91,7 +91,7 @@ def _steps(plan: Plan) -> str:
 
 
 def _timeline(plan: Plan, result: Simulation) -> str:
-    """A row per group of like machines: what arrives (light) and what is computed, over time."""
+    """A row per group of like machines: what is computed over time, and below it, thinner, what arrives."""
     total = result.seconds or 1.0
     machines = sorted({span.machine for span in result.spans})[:MOST_ROWS]
     at = {machine: k for k, machine in enumerate(machines)}
@@ -105,11 +105,11 @@ def _timeline(plan: Plan, result: Simulation) -> str:
             f"{step_label(plan.steps[span.step])}: {seconds_text(span.end - span.arrive)}, x{span.alike} machines"
         )
         first = span.arrive if result.loads[span.step].moved.any() else span.start  # waiting for others is not drawn
-        for start, end, opacity in ((first, span.start, 0.35), (span.start, span.end, 1.0)):
+        for start, end, down, tall in ((first, span.start, ROW - 6, 4), (span.start, span.end, 2, ROW - 8)):
             x, width = LEFT + start / total * (WIDTH - LEFT), max(0.4, (end - start) / total * (WIDTH - LEFT))
             out.append(
-                f'<rect x="{x:.1f}" y="{y + 2}" width="{width:.1f}" height="{ROW - 4}" fill="{colour}" '
-                f'fill-opacity="{opacity}"><title>{label}</title></rect>'
+                f'<rect x="{x:.1f}" y="{y + down}" width="{width:.1f}" height="{tall}" fill="{colour}">'
+                f"<title>{label}</title></rect>"
             )
     for machine, k in at.items():
         name = escape(plan.machines.machines[machine].name) + (f" x{alike[machine]}" if alike[machine] > 1 else "")
@@ -117,7 +117,8 @@ def _timeline(plan: Plan, result: Simulation) -> str:
     height = len(machines) * ROW + 18
     out.append(f'<text x="{LEFT}" y="{height - 4}" font-size="11">0</text>')
     out.append(f'<text x="{WIDTH}" y="{height - 4}" font-size="11" text-anchor="end">{seconds_text(total)}</text>')
-    return _svg(height, "".join(out))
+    said = "<p>Bars: a machine computes. Lines below them: its data arrive. Colours are those of the steps above.</p>"
+    return said + _svg(height, "".join(out))
 
 
 def _memory(plan: Plan, result: Simulation) -> str:
@@ -159,7 +160,7 @@ def _moves(plan: Plan) -> str:
     if not found:
         return "<p>Nothing moves between machines.</p>"
     rows = [
-        [step_label(plan.steps[m.step]), repr(m.tensor)[8:-1], str(m.collective), m.line, size_text(m.bytes_moved)]
+        [step_label(plan.steps[m.step]), taken_text(plan, m), str(m.collective), m.line, size_text(m.bytes_moved)]
         for m in sorted(found, key=lambda one: -one.bytes_moved)[:MOST_ROWS]
     ]
     return _table(["operation", "takes", "as", "line", "moved"], rows, 1)
