@@ -432,7 +432,7 @@ def _blocked(
     a_in_place = rows.element == rows.sums and min(all_columns, column_panels) * column_chunks <= 4
     if where is not None:
         a_in_place = True
-        row_panels = min(all_rows, max(1, where.chunk[0] // rows.width))
+        row_panels = _balanced(all_rows, max(1, where.chunk[0] // rows.width), 1)
         column_panels = min(all_columns, max(1, where.chunk[1] // columns.width))
     at_once = columns.pack_panels
     column_panels = max(1, column_panels // at_once) * at_once
