@@ -466,7 +466,7 @@ class Executable:
         places = [(self._outputs[task.number, name], name) for name in kept if (task.number, name) in self._outputs]
         into = None
         if step.stage == "block" and not step.kernel.backend:
-            block, into = definition(node, task.index), operator_of(node).into
+            block, into = definition(node, task.index, kept), operator_of(node).into
         else:
             block = partial(execute, node, step.stage, task.index, threads=self._threads, decision=step.kernel)
         fixed = {read.name: one for read, (one, _) in zip(task.reads, found, strict=True) if not isinstance(one, Slot)}

@@ -173,9 +173,20 @@ def execute(
         return operator.block(shard, inputs)
 
 
-def definition(operation: Operation, index: Box) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
-    """The operator's function of a shard's inputs, for many calls; they are made with NumPy's warnings off."""
-    return partial(operator_of(operation).block, _on_block(operation, index, False))
+def definition(
+    operation: Operation, index: Box, outputs: Sequence[str]
+) -> Callable[[Mapping[str, Array]], dict[str, Array]]:
+    """The operator's function of a shard's inputs, for many calls; they are made with NumPy's warnings off.
+
+    Args:
+        operation: the whole operation.
+        index: the shard's.
+        outputs: those that are read; others may be missing.
+    """
+    operator, shard = operator_of(operation), _on_block(operation, index, False)
+    if operator.spares:
+        shard = replace(shard, outputs=tuple(one for one in shard.outputs if one[0] in outputs), signature=None)
+    return partial(operator.block, shard)
 
 
 _SHARDS: weakref.WeakKeyDictionary[Operation, dict[tuple[Box, bool], Operation]] = weakref.WeakKeyDictionary()

@@ -25,6 +25,7 @@ from tileweave.graph.ir.sugar import FUNCTIONS, public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.elementwise import cast, divide, equal, multiply
 from tileweave.graph.ops.elementwise import where as choose
+from tileweave.graph.ops.monoids import MONOIDS
 from tileweave.graph.ops.operators import Array, Arrays, Block, Costs, Operator, made, register
 from tileweave.space import AffineMap, Box, Projection
 
@@ -168,24 +169,57 @@ def _order(x: Array, dim: int, descending: bool) -> Array:
 
 
 def _first_places(x: Array, dim: int, count: int, descending: bool) -> Array:
-    """The first so many places of `_order`: only what stands before the last of them is sorted."""
+    """The first so many places of `_order`: only what may be among them is sorted."""
     keys = np.moveaxis(_compared(x), dim, -1)
     total = keys.shape[-1]
     if not 0 < 4 * count <= total:
         return np.moveaxis(_order(keys, -1, descending)[..., :count], -1, dim)
     rows = keys.reshape(-1, total)
-    at = total - count if descending else count - 1
-    best = np.partition(rows, at, -1)[:, at:]
-    edge = best[:, :1]
-    taken = rows >= edge if descending else rows <= edge
-    # else some equals of the last one stay behind, or NaN is among the greatest
-    clear = (np.count_nonzero(taken, -1) == count) & ~(descending & (best != best).any(-1))
+    best = _best_of_groups(rows, count, descending)
+    at = best.shape[1] - count if descending else count - 1
+    edge = np.partition(best, at, -1)[:, at : at + 1]
+    flat = np.flatnonzero(rows >= edge if descending else rows <= edge)
+    counts = np.bincount(flat // total, minlength=len(rows))
+    # else many are equal, or NaN is among the greatest
+    clear = (counts >= count) & (counts <= 4 * count) & ~(descending & (best != best).any(-1))
     order = np.empty((len(rows), count), np.int64)
-    chosen = np.nonzero(taken if clear.all() else taken[clear])[1].reshape(-1, count)
-    picked = np.take_along_axis(rows if clear.all() else rows[clear], chosen, -1)
-    order[clear] = np.take_along_axis(chosen, _order(picked, -1, descending), -1)
-    order[~clear] = _order(rows[~clear], -1, descending)[:, :count]
+    if clear.any():
+        order[clear] = _best_of_few(rows, flat, np.where(clear, counts, 0), counts, count, descending)[clear]
+    if not clear.all():
+        order[~clear] = _order(rows[~clear], -1, descending)[:, :count]
     return np.moveaxis(order.reshape(*keys.shape[:-1], count), -1, dim)
+
+
+def _best_of_groups(rows: Array, count: int, descending: bool) -> Array:
+    """The best elements of disjoint groups of each row: so many of them are at least as good as the worst of these."""
+    better, best = (np.maximum if descending else np.minimum), rows
+    while best.shape[1] >= 8 * count and best.shape[1] > 16:
+        most = best.shape[1] // 2
+        folded = better(best[:, :most], best[:, -most:])
+        best = folded if best.shape[1] % 2 == 0 else np.concatenate([folded, best[:, most : most + 1]], 1)
+    return best
+
+
+def _best_of_few(rows: Array, flat: Array, wanted: Array, counts: Array, count: int, descending: bool) -> Array:
+    """The best places of rows, of which some candidates are known.
+
+    Args:
+        rows: the elements.
+        flat: the candidates, in row-major order.
+        wanted: how many of a row to look at: all or none.
+        counts: how many candidates a row has.
+        count: of places per row.
+        descending: whether the greatest are the best.
+    """
+    held = np.repeat(wanted > 0, counts)
+    flat, line = flat[held], np.repeat(np.arange(len(rows)), wanted)
+    at = np.arange(len(flat)) - np.repeat(np.cumsum(wanted) - wanted, wanted)
+    worst = MONOIDS["max" if descending else "min"].identity(rows.dtype)
+    table = np.full((len(rows), int(wanted.max())), worst, rows.dtype)
+    table[line, at] = rows.reshape(-1)[flat]
+    places = np.zeros(table.shape, np.int64)
+    places[line, at] = flat - line * rows.shape[1]
+    return np.take_along_axis(places, _order(table, -1, descending)[:, :count], -1)
 
 
 def _sort_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:

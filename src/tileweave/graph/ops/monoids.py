@@ -96,15 +96,18 @@ class TupleMonoid:
         return self.lift(m, x, dim, first) if x.shape[dim] else self.identity(m, rest, x.dtype)
 
 
+def place_of(name: str, x: Any, dim: int) -> Any:
+    """The first place of the extreme value of an array along a dimension; ``name``: argmax or argmin."""
+    wide = x.astype(np.float32) if is_narrow(x.dtype) or x.dtype == np.float16 else x  # NumPy has no vectors of them
+    return (np.argmax if name == "argmax" else np.argmin)(wide, dim)
+
+
 def _lift_place(name: str) -> Callable[[Any, Any, int, int], State]:
     def lift(m: Any, x: Any, dim: int, first: int) -> State:
         if m is not np:
             value, place = (m.max, m.argmax) if name == "argmax" else (m.min, m.argmin)
             return value(x, dim), m.add(place(x, dim), first)
-        wide = (
-            x.astype(np.float32) if is_narrow(x.dtype) or x.dtype == np.float16 else x
-        )  # NumPy has no vectors of them
-        found = (np.argmax if name == "argmax" else np.argmin)(wide, dim)
+        found = place_of(name, x, dim)
         return np.take_along_axis(x, np.expand_dims(found, dim), dim).squeeze(dim), found + first
 
     return lift

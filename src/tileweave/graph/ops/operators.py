@@ -70,6 +70,7 @@ class Operator:
         late: inputs that are applied to combined partial results.
         arity: of an elementwise operator, whose index is its output and which fusion may join; 0 for all others.
         into: writes its result into an array that may be the very memory of its first input.
+        spares: whether the block computes just those outputs that the operation which it is given has.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Operator:
     late: Late | None = None
     arity: int = 0
     into: Into | None = None
+    spares: bool = False
 
     @property
     def finish(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ from tileweave.graph.ops.elementwise import (
     subtract,
     where,
 )
-from tileweave.graph.ops.monoids import STATES, combine_states, monoid_form
+from tileweave.graph.ops.monoids import STATES, combine_states, monoid_form, place_of
 from tileweave.graph.ops.operators import FLOP, Array, Arrays, Block, GradientRule, Operator, made, register
 from tileweave.space import AffineMap, Box, Projection
 
@@ -274,9 +274,11 @@ def state_of(name: str, x: Tensor, dim: int) -> Operation:
 
 def _state_block(name: str) -> Callable[[Operation, Arrays], dict[str, Array]]:
     def block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-        dim = operation.parameter("axis")
+        dim, x = operation.parameter("axis"), inputs["x"]
+        if [one for one, _ in operation.outputs] == ["index"] and x.shape[dim]:
+            return {"index": place_of(name, x, dim) + operation.index.start[dim]}
         with np.errstate(all="ignore"):
-            state = STATES[name].of(np, inputs["x"], dim, operation.index.start[dim])
+            state = STATES[name].of(np, x, dim, operation.index.start[dim])
         return {part: np.asarray(array) for part, array in zip(STATES[name].outputs, state, strict=True)}
 
     return block
@@ -378,5 +380,5 @@ def _combine_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
 
 
 for _name in STATES:
-    register(Operator(_name, _state_block(_name), Form(("x",), {"axis": axis_form})))
+    register(Operator(_name, _state_block(_name), Form(("x",), {"axis": axis_form}), spares=True))
 register(Operator("combine", _combine_block, Form(None, {"monoid": monoid_form})))
