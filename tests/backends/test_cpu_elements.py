@@ -40,7 +40,7 @@ from tileweave.teir.ir.extensions import BINARY, IN_PLACE, NEUTRAL, REDUCTIONS, 
 from tileweave.teir.ir.text import show
 
 FLOATS = [name for name in DTYPES if is_float(name)]
-FUNCTIONS = ("Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Erf", "Gelu")
+FUNCTIONS = ("Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Erf", "Gelu", "Sin", "Cos")
 ROUNDED = ("Floor", "Ceil", "Trunc", "Rint")
 
 
@@ -74,8 +74,20 @@ EXACT = {
     "Sigmoid": lambda x: np.where(x < 0, np.exp(-np.abs(x)), 1) / (1 + np.exp(-np.abs(x))),
     "Erf": lambda x: np.frompyfunc(math.erf, 1, 1)(x.astype("f8")).astype("f8").astype(x.dtype),
     "Gelu": wide_gelu,
+    "Sin": np.sin,
+    "Cos": np.cos,
 }
-BOUNDS = {"Exp": 1.1, "Log": 1.0, "Sqrt": 0.5001, "Tanh": 1.5, "Sigmoid": 2.0, "Erf": 3.0, "Gelu": 6.5}
+BOUNDS = {
+    "Exp": 1.1,
+    "Log": 1.0,
+    "Sqrt": 0.5001,
+    "Tanh": 1.5,
+    "Sigmoid": 2.0,
+    "Erf": 3.0,
+    "Gelu": 6.5,
+    "Sin": 1.0,
+    "Cos": 1.0,
+}
 
 
 def ulps(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
@@ -123,6 +135,18 @@ def test_functions_keep_within_their_bounds(name, dtype):
     # in FP64 gelu is within 3.5, and math.erfc within 1.5
     bound = 5.0 if (name, dtype) == ("Gelu", "FP64") else BOUNDS[name] + 0.01
     assert errors[worst] <= bound, (x[worst], found[worst], exact[worst])
+
+
+@pytest.mark.parametrize("dtype", ["FP32", "FP64"])
+@pytest.mark.parametrize("name", ["Sin", "Cos"])
+def test_multiples_of_a_right_angle_are_exact_enough(name, dtype):
+    kind, rng = numpy_dtype(dtype), np.random.default_rng(5)
+    x = (rng.integers(-640_000, 640_000, 20_000) * (math.pi / 2)).astype(kind)
+    x = np.concatenate([x, np.nextafter(x, kind.type(math.inf)), rng.uniform(-2e6, 2e6, 20_000).astype(kind)])
+    exact = EXACT[name](x.astype("f8" if dtype == "FP32" else np.longdouble))
+    assert ulps(compiled(name, x, out=np.empty_like(x)), exact).max() <= BOUNDS[name]
+    zeros = np.array([0.0, -0.0], kind)
+    assert np.signbit(compiled(name, zeros, out=np.empty_like(zeros))).tolist() == [False, name == "Sin"]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -273,3 +273,23 @@ def test_running_sums_of_many_rows_are_those_of_numpy(axis, dtype):
     assert np.array_equal(np.asarray(tg.cumsum(x, axis, dtype=dtype)), np.cumsum(x, axis, dtype))
     signs = np.where(x < 0, -1, 1).astype(dtype)
     assert np.array_equal(np.asarray(tg.cumprod(signs, axis, dtype=dtype)), np.cumprod(signs, axis, dtype))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_best_places_are_those_of_a_stable_sort(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(12):
+        rows, total = int(rng.integers(1, 6)), int(rng.integers(1, 400))
+        x = rng.standard_normal((rows, total)) * 50
+        x = np.round(x / 40) if rng.random() < 0.4 else x  # many are equal
+        x = x.astype(str(rng.choice(["f4", "f8", "f2", "i4", "i1", "?"])))
+        if x.dtype.kind == "f":
+            x[rng.random(x.shape) < rng.choice([0, 0.02])] = np.nan
+            for number in (np.inf, -np.inf, -0.0):
+                x[rng.random(x.shape) < 0.05] = number
+        k, largest = int(rng.integers(0, 1 + total // int(rng.choice([1, 4, 30])))), bool(rng.integers(2))
+        order = np.argsort(x[:, ::-1], 1, "stable")[:, ::-1] if largest else np.argsort(x, 1, "stable")
+        wanted = (total - 1 - order if largest else order)[:, :k]
+        values, places = tg.top_k(x, k, 1, largest=largest)
+        np.testing.assert_array_equal(np.asarray(places), wanted)
+        np.testing.assert_array_equal(np.asarray(values), np.take_along_axis(x, wanted, 1))

@@ -42,7 +42,22 @@ from tileweave.teir.ir.extensions import BINARY, IN_PLACE, NEUTRAL, REDUCTIONS, 
 
 FLOATS = [name for name in DTYPES if is_float(name)]
 INTEGERS = [name for name in DTYPES if not is_float(name)]
-FLOATING = ("Floor", "Ceil", "Trunc", "Rint", "Exp", "Log", "Sqrt", "Tanh", "Sigmoid", "Erf", "Gelu", "Div")
+FLOATING = (
+    "Floor",
+    "Ceil",
+    "Trunc",
+    "Rint",
+    "Exp",
+    "Log",
+    "Sqrt",
+    "Tanh",
+    "Sigmoid",
+    "Erf",
+    "Gelu",
+    "Sin",
+    "Cos",
+    "Div",
+)
 
 # each function once more, written differently and in FP64
 DEFINITIONS = {
@@ -60,6 +75,8 @@ DEFINITIONS = {
     "Sigmoid": lambda x: 0.5 * (1 + np.tanh(x / 2)),
     "Erf": lambda x: np.vectorize(math.erf)(x) if x.size else x,
     "Gelu": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "Sin": lambda x: np.exp(1j * x).imag,
+    "Cos": lambda x: np.exp(1j * x).real,
     "Cast": lambda x: x,
     "Add": lambda x, y: x + y,
     "Sub": lambda x, y: x - y,

@@ -359,7 +359,7 @@ SMALL_CONTRACTION = 1 << 19
 """Products of a contraction below which one thread computes it: some 10 us of work, as long as waking another takes."""
 SMALL = 1 << 16
 """The same for other operations, in points of their index."""
-HEAVY = frozenset(("exp", "log", "sqrt", "tanh", "sigmoid", "erf", "gelu", "divide"))
+HEAVY = frozenset(("exp", "log", "sqrt", "tanh", "sigmoid", "erf", "gelu", "sin", "cos", "divide"))
 HEAVY_POINTS = 8
 """Operators that take as long as so many additions of an element, which wait for memory."""
 

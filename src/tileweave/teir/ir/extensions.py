@@ -1,7 +1,7 @@
 """Operations beyond the document's, registered as its own are; the ``tileweave`` profile has them.
 
-- *Elementwise, one input*: Neg and Abs; Exp, Log, Sqrt, Tanh, Sigmoid, Erf, Gelu on floating point; Cast between any
-  two types.
+- *Elementwise, one input*: Neg and Abs; Exp, Log, Sqrt, Tanh, Sigmoid, Erf, Gelu, Sin, Cos on floating point; Cast
+  between any two types.
 - *Elementwise, two inputs of one type*: Add, Sub, Mul, Max, Min; Div on floating point.
 - *Comparisons and choices*: Less, LessEqual, Greater, GreaterEqual, Equal, NotEqual of two inputs of one type give 1 or
   0 as INT8, as IEEE 754 and NumPy compare; Select takes one of two inputs of one type by such a truth.
@@ -181,6 +181,8 @@ UNARY: tuple[str, ...] = (
     _elementwise("Sigmoid", 1, "out = 1 / (1 + exp(-in0))", _sigmoid, _floating),
     _elementwise("Erf", 1, "out = erf(in0)", _erf, _floating),
     _elementwise("Gelu", 1, "out = in0 * P(X <= in0), X normal", _gelu, _floating),
+    _elementwise("Sin", 1, "out = sin(in0)", np.sin, _floating),
+    _elementwise("Cos", 1, "out = cos(in0)", np.cos, _floating),
     register(OperationSpec("Cast", ("M", "N"), 1, False, (), "out = in0 in out's type", _cast, _any, ())).name,
 )
 """Operations of one input, element by element."""

@@ -295,8 +295,8 @@ class _Reduced:
 
 def _reduced(v: Floats, x: str, more: str | None = None) -> _Reduced:
     """The exponential of ``x + more``, ``more`` being small; x lies within ``exp_range``."""
-    form, magic = v.format, v.constant(_magic(v))
-    n = v.sub(v.multiply_add(x, v.constant(_LOG2_E), magic), magic)
+    form, shift = v.format, v.constant(magic(v))
+    n = v.sub(v.multiply_add(x, v.constant(_LOG2_E), shift), shift)
     r = v.multiply_add(n, v.constant(-form.ln2[0]), x)
     low = v.multiply_add(n, v.constant(-form.ln2[1]), more) if more else None
     r = v.add(r, low) if low else v.multiply_add(n, v.constant(-form.ln2[1]), r)
@@ -304,7 +304,7 @@ def _reduced(v: Floats, x: str, more: str | None = None) -> _Reduced:
     return _Reduced(n, v.multiply_add(square, v.polynomial(form.exp, r), r))
 
 
-def _magic(v: Floats) -> float:
+def magic(v: Floats) -> float:
     """Numbers of this size have no fraction."""
     return 1.5 * 2.0**v.format.mantissa
 
@@ -323,8 +323,8 @@ def _scaled(v: Floats, value: str, n: str) -> str:
         v.f.module.declare(name, f"{v.full} {{}}({v.full}, {v.full}, {v.full}, {mask}, i32)")
         rest = f"{v.full} zeroinitializer, {mask} -1, i32 4"
         return v.f.value(f"call {v.full} @{name}({v.full} {value}, {v.full} {n}, {rest})")
-    magic = _magic(v)
-    exponent = v.on_bits("sub", v.bits(v.add(n, v.constant(magic))), _bits_of(v, magic))
+    shift = magic(v)
+    exponent = v.on_bits("sub", v.bits(v.add(n, v.constant(shift))), _bits_of(v, shift))
     half = v.on_bits("ashr", exponent, 1)
     other = v.f.value(f"sub {v.whole} {exponent}, {half}")
     return v.mul(v.mul(value, _power(v, half)), _power(v, other))
@@ -421,8 +421,8 @@ def _gelu_ratio(v: Floats, x: str, normal: _Ratio) -> str:
     for coefficient in reversed(normal.under[:-1]):
         under = v.multiply_add(under, a, v.constant(coefficient))
     ratio = v.div(v.mul(a, v.polynomial(normal.over, a)), under)
-    shifted = v.multiply_add(a, v.mul(a, v.constant(-0.5 * _LOG2_E)), v.constant(_magic(v)))
-    n = v.sub(shifted, v.constant(_magic(v)))
+    shifted = v.multiply_add(a, v.mul(a, v.constant(-0.5 * _LOG2_E)), v.constant(magic(v)))
+    n = v.sub(shifted, v.constant(magic(v)))
     u = _square_and(v, a, v.mul(n, v.constant(2 * form.ln2[0])))
     u = v.multiply_add(n, v.constant(2 * form.ln2[1]), u)
     # exp(-u / 2) - 1, divided by u

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tileweave.backends.cpu.llvm import functions
+from tileweave.backends.cpu.llvm import functions, turns
 from tileweave.backends.cpu.llvm.elements import Element, convert, element, splat, vector, zero
 from tileweave.backends.cpu.llvm.functions import Floats
 from tileweave.backends.cpu.llvm.ir import Function
@@ -26,6 +26,8 @@ _FUNCTIONS: dict[str, Callable[[Floats, str], str]] = {
     "Sigmoid": functions.sigmoid,
     "Erf": functions.erf,
     "Gelu": functions.gelu,
+    "Sin": turns.sin,
+    "Cos": turns.cos,
 }
 _ROUNDED = frozenset(("Floor", "Ceil", "Trunc", "Rint"))
 _ARITHMETIC = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Bias": "add", "Scale": "mul"}
