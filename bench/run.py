@@ -42,6 +42,8 @@ class Case:
         numpy: from arrays.
         torch: from torch and its tensors; None: not compared.
         jax: from `jax` and its arrays; None: not compared.
+        scale: of the inputs, which are normally distributed.
+        dtype: of the inputs; NumPy defines the result in it where it is no float32.
     """
 
     shapes: Callable[[np.random.Generator], Sequence[tuple[int, ...]]]
@@ -50,6 +52,7 @@ class Case:
     torch: Call | None = None
     jax: Call | None = None
     scale: float = field(default=1.0)
+    dtype: str = "float32"
 
 
 def odd(rng: np.random.Generator, low: int, high: int) -> int:
@@ -107,6 +110,42 @@ def block(rng: np.random.Generator) -> list[tuple[int, ...]]:
     length, width = odd(rng, 16, 256), 64 * odd(rng, 1, 6)
     return [(length, width), (width, width), (width, width), (width, width), (width, width), (width,), (width,),
             (width, 4 * width), (4 * width, width)]  # fmt: skip
+
+
+def maps(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Channels of images, and two vectors of their number."""
+    batch, channels, height, width = odd(rng, 1, 8), 8 * odd(rng, 1, 16), odd(rng, 7, 64), odd(rng, 7, 64)
+    return [(batch, channels, height, width), (channels,), (channels,)]
+
+
+def scores(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Square matrices, of attention."""
+    length = odd(rng, 16, 512)
+    return [(odd(rng, 1, 16), length, length)]
+
+
+def picks(x: Any) -> Array:
+    """Rows of a matrix: every third, from the last."""
+    return np.arange(x.shape[0])[::-3].copy()
+
+
+def np_groups(x: Array, w: Array, b: Array) -> Array:
+    """Normalisation of eight groups of channels."""
+    rows = x.reshape(len(x), 8, -1)
+    rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-5)
+    return np.asarray(rows.reshape(x.shape) * w[:, None, None] + b[:, None, None])
+
+
+def np_batch(x: Array, w: Array, b: Array) -> Array:
+    """Normalisation of each channel over the images."""
+    axes = (0, 2, 3)
+    x = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
+    return np.asarray(x * w[:, None, None] + b[:, None, None])
+
+
+def causal(m: Any, x: Any) -> Any:
+    """Where a row may not look, as an array."""
+    return m.asarray(np.triu(np.ones(x.shape[-2:], bool), 1))
 
 
 def np_softmax(x: Array, axis: int = -1) -> Array:
@@ -230,6 +269,87 @@ CASES: dict[str, Case] = {
         0.1,
     ),
     "transformer": Case(block, own_block, np_block, torch_block, scale=0.1),
+    "argmax of rows": Case(
+        one, lambda x: tw.argmax(x, -1), lambda x: x.argmax(-1), lambda t, x: x.argmax(-1), lambda j, x: x.argmax(-1)
+    ),
+    "argmin of columns": Case(
+        one, lambda x: tw.argmin(x, 0), lambda x: x.argmin(0), lambda t, x: x.argmin(0), lambda j, x: x.argmin(0)
+    ),
+    "cumsum of rows": Case(
+        one, lambda x: tw.cumsum(x, -1), lambda x: x.cumsum(-1), lambda t, x: x.cumsum(-1), lambda j, x: x.cumsum(-1)
+    ),
+    "cumsum of columns": Case(
+        one, lambda x: tw.cumsum(x, 0), lambda x: x.cumsum(0), lambda t, x: x.cumsum(0), lambda j, x: x.cumsum(0)
+    ),
+    "top_k": Case(
+        one,
+        lambda x: tw.top_k(x, 8)[0],
+        lambda x: -np.sort(np.partition(-x, 7, -1)[:, :8], -1),
+        lambda t, x: t.topk(x, 8)[0],
+        lambda j, x: j.lax.top_k(x, 8)[0],
+    ),
+    "sort": Case(one, tw.sort, lambda x: np.sort(x, -1), lambda t, x: t.sort(x)[0], lambda j, x: j.numpy.sort(x)),
+    "logsumexp": Case(
+        one,
+        lambda x: tw.logsumexp(x, -1),
+        lambda x: np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1)) + x.max(-1),
+        lambda t, x: t.logsumexp(x, -1),
+        lambda j, x: j.nn.logsumexp(x, -1),
+    ),
+    "where": Case(
+        two,
+        lambda x, y: tw.where(x > y, x, y * 2),
+        lambda x, y: np.where(x > y, x, y * 2),
+        lambda t, x, y: t.where(x > y, x, y * 2),
+        lambda j, x, y: j.numpy.where(x > y, x, y * 2),
+    ),
+    "compare": Case(two, lambda x, y: x < y, np.less, lambda t, x, y: x < y, lambda j, x, y: x < y),
+    "take": Case(
+        one,
+        lambda x: tw.take(x, picks(x), 0),
+        lambda x: x[picks(x)],
+        lambda t, x: x[t.from_numpy(picks(x))],
+        lambda j, x: x[picks(x)],
+    ),
+    "transpose": Case(
+        one,
+        lambda x: tw.transpose(x) * 2,
+        lambda x: np.ascontiguousarray(x.T) * 2,
+        lambda t, x: x.T.contiguous() * 2,
+        lambda j, x: x.T * 2,
+    ),
+    "masked softmax": Case(
+        scores,
+        lambda x: tw.softmax(tw.where(causal(np, x), -np.inf, x), -1),
+        lambda x: np_softmax(np.where(causal(np, x), -np.inf, x)),
+        lambda t, x: t.softmax(x.masked_fill(causal(t, x), -np.inf), -1),
+        lambda j, x: j.nn.softmax(j.numpy.where(causal(j.numpy, x), -np.inf, x), -1),
+    ),
+    "group_norm": Case(
+        maps,
+        lambda x, w, b: tg.group_norm(x, 8, w, b),
+        np_groups,
+        lambda t, x, w, b: t.nn.functional.group_norm(x, 8, w, b),
+    ),
+    "batch_norm": Case(
+        maps,
+        tg.batch_norm,
+        np_batch,
+        lambda t, x, w, b: t.nn.functional.batch_norm(x, None, None, w, b, True),
+    ),
+    "sin in float64": Case(one, tw.sin, np.sin, lambda t, x: t.sin(x), lambda j, x: j.numpy.sin(x), dtype="float64"),
+    "exp in float64": Case(one, tw.exp, np.exp, lambda t, x: t.exp(x), lambda j, x: j.numpy.exp(x), dtype="float64"),
+    "tanh in float64": Case(
+        one, tw.tanh, np.tanh, lambda t, x: t.tanh(x), lambda j, x: j.numpy.tanh(x), dtype="float64"
+    ),
+    "softmax in float16": Case(
+        one,
+        lambda x: tw.softmax(x, -1),
+        np_softmax,
+        lambda t, x: t.softmax(x, -1),
+        lambda j, x: j.nn.softmax(x, -1),
+        dtype="float16",
+    ),
 }
 
 
@@ -237,8 +357,8 @@ def row(name: str, rng: np.random.Generator, threads: int, rounds: int) -> dict[
     """One case on shapes of the generator."""
     case = CASES[name]
     shapes = [tuple(shape) for shape in case.shapes(rng)]
-    arrays = [(rng.standard_normal(shape, dtype=np.float32) * np.float32(case.scale)) for shape in shapes]
-    holes = [tw.source(shape=shape, dtype="float32", name=f"x{k}") for k, shape in enumerate(shapes)]
+    arrays = [(rng.standard_normal(shape, dtype=np.float32) * case.scale).astype(case.dtype) for shape in shapes]
+    holes = [tw.source(shape=shape, dtype=case.dtype, name=f"x{k}") for k, shape in enumerate(shapes)]
     start = time.perf_counter()
     plan = tw.plan(case.own(*holes))
     bind = {f"x{k}": array for k, array in enumerate(arrays)}
@@ -256,6 +376,7 @@ def row(name: str, rng: np.random.Generator, threads: int, rounds: int) -> dict[
         tensors = [torch.from_numpy(array) for array in arrays]
         candidates["torch"] = lambda: eager(torch, *tensors)
     if jax is not None and pure is not None:
+        jax.config.update("jax_enable_x64", case.dtype == "float64")
         given = [jax.numpy.asarray(array) for array in arrays]
         jitted = jax.jit(lambda *values: pure(jax, *values))
         candidates["jax"] = lambda: jitted(*given).block_until_ready()
@@ -268,7 +389,7 @@ def row(name: str, rng: np.random.Generator, threads: int, rounds: int) -> dict[
         **compared(times, "tileweave", [who for who in times if who != "tileweave"]),
         "first_ms": round(first * 1e3, 1),
         "kernels": kernels,
-        "error": float(np.abs(found - wanted).max() / max(np.abs(wanted).max(), 1e-30)),
+        "error": float(np.abs(np.asarray(found, np.float64) - wanted).max() / max(np.abs(wanted).max(), 1e-30)),
     }
 
 
