@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from tileweave.backends.base import (
-    AnswersByKind,
     ArrangesConstants,
     Backend,
     Compiled,
@@ -83,7 +82,8 @@ def _with_devices(operation: Operation, stage: str, devices: tuple[str, ...], sm
 
 
 def _decision(operation: Operation, stage: str, asked: Sequence[Backend], small: bool) -> Decision:
-    kind = kind_of(operation, stage) if all(isinstance(one, AnswersByKind) for one in asked) else None
+    by_kind = all(hasattr(one, "by_kind") for one in asked)  # `AnswersByKind`; isinstance is slow
+    kind = kind_of(operation, stage) if by_kind else None
     key = (kind, *map(id, asked))
     if kind is None or key not in _OF_KINDS:
         found = _asked(operation, stage, asked, small)

@@ -476,12 +476,14 @@ def kind_of(operation: Operation, stage: str) -> Hashable | None:
 
     None for small operations, and those without a program: they are looked at one by one.
     """
-    types = [*(x.type for _, x in operation.inputs), *(kind for _, kind in operation.outputs)]
     family = lowering(operation, stage)
-    if not family or max(kind.box.size for kind in types) < ELEMENTS or any(kind.box.empty for kind in types):
+    if not family:
+        return None
+    types = [*(x.type for _, x in operation.inputs), *(kind for _, kind in operation.outputs)]
+    if max(kind.box.size for kind in types) < ELEMENTS or any(kind.box.empty for kind in types):
         return None
     long = family == "contraction" and _is_long(operation)
-    shown = tuple((kind.dtype.name, tuple(n == 1 for n in kind.shape)) for kind in types)
+    shown = tuple((kind.dtype, tuple(n == 1 for n in kind.shape)) for kind in types)
     return operation.operator, operation.parameters, stage, family, long, shown
 
 

@@ -30,7 +30,7 @@ as they lie, where tiles pack them first."""
 
 def _attention(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     outer = _product(tensor)
-    if outer is None or tensor.dtype.name not in ("float32", "float64"):
+    if outer is None or tensor.dtype.char not in "fd":
         return None
     weights, v = outer.input("x0"), outer.input("x1")
     group: Any = weights.producer

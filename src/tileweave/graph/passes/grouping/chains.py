@@ -27,7 +27,7 @@ _PRODUCTS = ("matmul", "einsum", "linear", "linear_relu", "product_chain")
 
 
 def _conv_chain(tensor: Tensor, context: RewriteContext) -> Tensor | None:
-    if tensor.dtype.name not in ("float32", "float64"):
+    if tensor.dtype.char not in "fd":
         return None
     return _behind(tensor, context, ("conv", "conv_chain"))
 

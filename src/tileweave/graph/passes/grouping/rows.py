@@ -63,7 +63,7 @@ def _joins(operation: object) -> bool:
         return False
     name = operation.operator
     kind = operation.outputs[0][1].dtype
-    return kind.name in ("float32", "float64") and (_maps(name) or name in REDUCTIONS or name == "rows")
+    return kind.char in "fd" and (_maps(name) or name in REDUCTIONS or name == "rows")
 
 
 def _rounds(operation: object) -> bool:
