@@ -10,7 +10,7 @@ import pytest
 
 from tileweave import kernel as tk
 from tileweave.errors import BackendError
-from tileweave.kernel.dispatch import Schedule, compute, register, unregister
+from tileweave.kernel.dispatch import Schedule, compute, lower, register, unregister
 from tileweave.kernel.ir import Op, Scalar
 
 
@@ -108,3 +108,29 @@ def test_pictures_show_the_layouts_that_dispatch_chose():
         ">72<" in shown["sa"] and "Sw&lt;3,3,3&gt;" in shown["sa"]
     )  # row 1 begins at 64, its chunks of 8 exchanged by 1
     assert "8:4@lane" in shown["acc"]
+
+
+@pytest.mark.parametrize(
+    ("load", "inner", "store", "product", "said"),
+    [
+        ("tma", None, None, None, "boxes move between global and shared memory, not registers"),
+        ("shuffle", None, None, None, "not from registers to registers"),
+        (None, "shared", None, None, "not from registers to registers"),
+        (None, None, "tma", None, "boxes move between global and shared memory, not registers"),
+        (None, None, None, "mma.sync", "no instruction for f32 f32 f32"),
+        (None, None, None, "wgmma", "A is in register memory|no instruction for f32"),
+    ],
+)
+def test_a_way_that_is_asked_for_and_does_not_fit_is_refused_with_its_reason(load, inner, store, product, said):
+    @tk.kernel
+    def asked(k, x, y):
+        with k.cta(threads=128) as cta:
+            s = k.shared((64, 64), like=x)
+            cta.copy(s, x, use=inner)
+            cta.sync()
+            acc = cta.load(x, use=load)
+            cta.gemm(acc, s, s, use=product)
+            cta.store(y, acc, use=store)
+
+    with pytest.raises(BackendError, match=rf"(?s)({said}).*test_schedules.py:\d+"):
+        lower(asked.trace(np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)), "sm_90a")

@@ -37,6 +37,7 @@ def copy(context: Context, op: Op) -> None:
     """Lowers ``copy`` and ``copy_async`` where registers take part; between registers by a conversion."""
     out, source = op.outs[0], op.ins[0]
     from_registers = isinstance(source, Region) and source.tensor.space == "register"
+    _check_asked(op, from_registers, out.tensor.space == "register")
     if out.tensor.space == "register":
         target, want, finish = into(context, op, out)
         if isinstance(source, Region) and from_registers:
@@ -58,6 +59,18 @@ def copy(context: Context, op: Op) -> None:
         copies.store(context, op, out, source, *held(context, op, source))
     else:
         copies.copy(context, op)
+
+
+def _check_asked(op: Op, from_registers: bool, to_registers: bool) -> None:
+    """Refuses a way that is asked for and is none between these memories."""
+    asked, why = op.option("use"), ""
+    if asked in ("shuffle", "shared") and not (from_registers and to_registers):
+        why = "not from registers to registers"
+    elif asked == "tma" and (from_registers or to_registers):
+        why = "boxes move between global and shared memory, not registers"
+    if why:
+        legal = "copy_async to or from shared memory" if asked == "tma" else "no use=, or a copy between registers"
+        raise BackendError(f"{op.name}(.., use={asked!r})", why, inputs={"line": str(op.line)}, legal=legal)
 
 
 def held(context: Context, op: Op, region: Region) -> tuple[Buffer, Holding]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
+from tileweave.errors import BackendError
 from tileweave.index import ExprLike, simplify
 from tileweave.kernel.atoms import Atom, atom
 from tileweave.kernel.dispatch import convert, groups, tensor
@@ -174,6 +175,9 @@ def _product(context: Context, op: Op, factors: tuple[Region, Region], target: B
             context.choose(op, found.row.name, *reasons, used, fma, order=ChainOrder(found.depth))
             _by_warps(context, op, found, a, b, target)
             return
+    if op.option("use") == "mma.sync":
+        why = f"no instruction for {types}" if tiling(op, warps, context.arch) is None else lies
+        raise BackendError("gemm(.., use='mma.sync')", why, inputs={"line": str(op.line)}, legal="another type, or fma")
     if op.option("precision"):
         raise declined(op.line, f"a product with precision='tf32' and use={op.option('use')!r}", legal="tensor cores")
     context.choose(
