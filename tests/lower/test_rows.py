@@ -117,6 +117,15 @@ def test_rows_that_count_truths_compute_the_gradient_of_a_maximum(dtype: str) ->
     np.testing.assert_array_equal(gradient, [[0, 1, 1], [2, 0, 0]])
 
 
+@pytest.mark.parametrize("strides", [(0, 0), (4, 0)])
+def test_sums_of_rows_that_repeat_one_element(strides: tuple[int, int]) -> None:
+    memory = np.random.default_rng(3).standard_normal(64).astype(np.float32)
+    x = np.lib.stride_tricks.as_strided(memory, (64, 48), strides, writeable=False)
+    source = tw.source(x)
+    for made in (tw.sum(g.exp(source), 1), g.variance(source, 1, keepdims=True), tw.max(source * 2.0, 1) + 1.0):
+        np.testing.assert_allclose(tw.run(made), np.asarray(made), rtol=1e-5, atol=1e-5)
+
+
 def test_what_others_read_stays_outside() -> None:
     x = tw.source(np.random.default_rng(2).standard_normal((300, 256)))
     e = g.exp(x)

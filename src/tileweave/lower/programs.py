@@ -291,11 +291,11 @@ def _emit_rows(operation: Operation, views: Sequence[OperandView], out: OperandV
     whole = len(out.shape) == rank
     free = iter(n for k, n in enumerate(out.shape) if not whole or k not in axes)
     shape = tuple(lengths[k] if k in axes else next(free) for k in range(rank))
-    operands = []
-    for view in views:
-        full = view.spread(shape)
-        along = any(full.strides[k] and shape[k] > 1 for k in axes)
-        operands.append((full if along else full.without(axes)).operand)
+    spread = [view.spread(shape) for view in views]
+    along = [any(full.strides[k] and shape[k] > 1 for k in axes) for full in spread]
+    if not whole and not any(along):
+        along[0] = True  # rows of one element each, again and again: some operand says how long they are
+    operands = [(full if each else full.without(axes)).operand for full, each in zip(spread, along, strict=True)]
     return emit_chain(_group(operation), operands, out.operand, axes=axes, name="group")
 
 
