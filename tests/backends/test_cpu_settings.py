@@ -56,6 +56,8 @@ def any_settings(rng: random.Random) -> Settings:
         pack_b=rng.choice([None, True, False]),
         share_a=rng.choice([None, True, False]),
         resident=rng.choice([None, "a", "b"]),
+        prefetch=rng.choice([None, True, False]),
+        streamed=rng.choice([None, True, False]),
     )
 
 
@@ -95,7 +97,36 @@ def test_what_can_be_had_is_had():
     assert too_large == cpu.compile(program, threads=1).explain()
 
 
-@pytest.mark.parametrize("wish", [{"mr": 0}, {"kc": -1}, {"mc": 2.5}, {"mr": True}, {"pack_a": 1}, {"resident": "c"}])
+def test_prefetch_and_stores_are_as_wished():
+    program, (a, b, out), expected = product("ik,kj->ij", (96, 64), (64, 256))
+
+    def said(**wish):
+        kernel = cpu.compile(program, threads=1, settings=Settings(pack_b=True, **wish), cache=False)
+        out[:] = np.nan
+        kernel(a, b, out)
+        np.testing.assert_array_equal(out, expected)
+        return kernel.explain()
+
+    assert "prefetch: within the panels; stores: through the caches" in said()
+    assert "prefetch: none; stores: through the caches" in said(prefetch=False)
+    assert "stores: non-temporal" in said(streamed=True)
+    assert "stores: through the caches" in said(streamed=False)
+    assert "prefetch: B's next panels" in said(prefetch=True, pack_a=True, share_a=True, resident="a")
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"mr": 0},
+        {"prefetch": "no"},
+        {"streamed": 1},
+        {"kc": -1},
+        {"mc": 2.5},
+        {"mr": True},
+        {"pack_a": 1},
+        {"resident": "c"},
+    ],
+)
 def test_wishes_that_are_none_are_refused(wish):
     with pytest.raises(BackendError, match="it is no such wish"):
         Settings(**wish)

@@ -323,6 +323,7 @@ def _changes(cuts: Sequence[_Called], target: Target) -> list[list[Settings]]:
         [Settings(kc=max(16, kc * p // q)) for p, q in ((1, 2), (3, 4), (3, 2), (2, 1))],
         [Settings(nc=max(lanes, columns * p // q)) for p, q in ((1, 4), (1, 2), (2, 1), (4, 1))],
         [Settings(mc=max(1, rows * p // q)) for p, q in ((1, 4), (1, 2), (2, 1))],
+        [Settings(prefetch=not c.far(1, target)), Settings(streamed=not c.may_stream(target))],
     ]
 
 

@@ -107,11 +107,13 @@ class BlockWriter:
                 else f"the few {'rows' if copied(c) is c.rows else 'columns'} are copied first; "
             )
             return f"{few}prefetch: none; stores: through the caches"
-        if self.following is not None:
+        if c.prefetch is False:
+            fetched = "none"
+        elif self.following is not None:
             fetched = f"B's next panels, {self.following.at_once} lines every {TURN} products"
         elif self.asks_columns:
             fetched = "B's next panels, before each tile"
-        elif c.transposed_panels and self.far(1):
+        elif c.transposed_panels and c.far(1, self.target):
             fetched = "B's next vectors, a line with every product"
         else:
             fetched = "within the panels"
@@ -140,19 +142,21 @@ class BlockWriter:
         if c.contracted.tabled and not c.nested:
             c.contracted.emit_table(module, f"{name}.products")
         if not c.a_in_place:
-            emit_pack(module, self.target, f"{name}.rows.pack", c.rows, c.contracted, 0)
+            emit_pack(module, self.target, f"{name}.rows.pack", c.rows, c.contracted, 0, far=c.far(0, self.target))
         if not c.b_in_place:
-            emit_pack(module, self.target, f"{name}.columns.pack", c.columns, c.contracted, 1)
+            emit_pack(
+                module, self.target, f"{name}.columns.pack", c.columns, c.contracted, 1, far=c.far(1, self.target)
+            )
         if self.asks_columns:
             emit_prefetch(module, self.target, f"{name}.columns.ask", c.columns, c.contracted, 1)
-        if c.ahead and self.far(0):
+        if c.ahead and c.far(0, self.target):
             emit_prefetch(module, self.target, f"{name}.rows.ask", c.rows, c.contracted, 0)
 
     @property
     def asks_columns(self) -> bool:
         """Whether what the next column panels are packed from is prefetched before each tile."""
         c = self.cut
-        if not c.a_resident or c.transposed_panels or not self.far(1):
+        if not c.a_resident or c.transposed_panels or not c.far(1, self.target):
             return False
         return prefetch_steps(c.columns, c.contracted, 1, 1) != 0 and self.following is None
 
@@ -194,7 +198,6 @@ class BlockWriter:
                 rest = rest % c.columns.lanes if last_column else 0
             whole = c.columns.segments == 1 and c.columns.width % c.columns.lanes == 0 and rest == 0
             free = self.target.vector_bytes == 64
-            in_first_cache = c.a_resident and packed_bytes <= self.target.l1_bytes * 3 // 4
             tile = Tile(
                 rows,
                 groups,
@@ -203,7 +206,7 @@ class BlockWriter:
                 Start.OUTPUT if self.op.init is None else Start.ROW if self.start else Start.ZERO,
                 Edges.WHOLE if whole else Edges.MASKED if free else Edges.CHECKED,
                 self.stores(),
-                Ahead.LINE if c.transposed_panels and self.far(1) else Ahead.NOTHING if in_first_cache else Ahead.PANEL,
+                self.ahead(packed_bytes),
                 self.op.relu is not None,
                 c.nested,
                 not self.known_rows,
@@ -221,11 +224,20 @@ class BlockWriter:
             if transposed_non_temporal(c, self.target):
                 emit_transposed(self.module, f"{self.name}.stood.streamed", c, *tables, streaming=True)
 
+    def ahead(self, packed_bytes: int) -> Ahead:
+        """What tiles prefetch of B, a block of a packed panel of which is so large."""
+        c = self.cut
+        if c.prefetch is False:
+            return Ahead.NEVER
+        if c.transposed_panels and c.far(1, self.target):
+            return Ahead.LINE
+        return Ahead.NOTHING if c.a_resident and packed_bytes <= self.target.l1_bytes * 3 // 4 else Ahead.PANEL
+
     @property
     def following(self) -> PrefetchPlan | None:
         """What tiles ask for while columns sweep by; None where there are too few tiles for all of the next columns."""
         c = self.cut
-        if not c.a_resident or c.transposed_panels or not self.far(1):
+        if not c.a_resident or c.transposed_panels or not c.far(1, self.target):
             return None
         return prefetch_plan(c.columns, c.contracted, c.kc, c.row_panels * c.columns.pack_panels)
 
@@ -239,6 +251,8 @@ class BlockWriter:
 
     def prefetches_output(self) -> bool:
         """Whether the output is large and is not streamed; where its size is no constant, tiles ask."""
+        if self.cut.prefetch is False:
+            return False
         unknown = not known(self.cut.output_bytes)
         return (unknown or self.cut.output_bytes >= self.target.l2_bytes) and not self.non_temporal()
 
@@ -246,8 +260,13 @@ class BlockWriter:
         """Whether the output is stored once, is larger than the caches, and its vectors are whole lines throughout."""
         c, line = self.cut, self.target.vector_bytes
         columns, rows = c.columns, c.rows
-        large = self.op.init is not None and c.output_bytes >= self.target.l3_bytes and self.target.has("sse2")
-        if not large or c.k_blocks > 1 or not columns.output_dense or columns.segments > 1:
+        if (
+            self.op.init is None
+            or not c.may_stream(self.target)
+            or c.k_blocks > 1
+            or not columns.output_dense
+            or columns.segments > 1
+        ):
             return False
         whole = columns.lanes * columns.sums.width_bytes == line and columns.width % columns.lanes == 0
         steps = [dim.strides[1] for dim in (*rows.dims, *columns.dims[1:])]
@@ -453,11 +472,6 @@ class BlockWriter:
             f"i64 {ahead.last}",
         ]
         self.call_tile(f, panel, number, arguments)
-
-    def far(self, operand: int) -> bool:
-        """Whether the row operand, or the vector operand, is larger than the second cache."""
-        panels = self.cut.columns if operand else self.cut.rows
-        return panels.total * self.cut.contracted.total * panels.element.width_bytes > self.target.l2_bytes
 
     def prefetch(
         self, f: Function, panels: str, source: str, k: tuple[str, Value], table: str, begin: Value, end: Value

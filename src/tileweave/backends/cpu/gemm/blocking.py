@@ -17,6 +17,7 @@ from typing import Any
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels, prefetch_steps
 from tileweave.backends.cpu.gemm.tile import may_read_in_place
 from tileweave.backends.cpu.llvm.elements import Element
+from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode
 
 
@@ -50,6 +51,8 @@ class ProductBlocking:
         keep_a: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed.
         transposed_panels: column panels that are transposed together in a buffer, vectors running along the operand's
             memory and not the output's; 0 where they run along the output's.
+        prefetch: the caller's wish that operands are asked for before they are read, or not; None: as their size says.
+        streamed: the caller's wish that stores bypass the caches where they can, or never; None: as the size says.
     """
 
     outer: tuple[Mode, ...]
@@ -66,6 +69,22 @@ class ProductBlocking:
     b: ReadFrom
     keep_a: bool
     transposed_panels: int = 0
+    prefetch: bool | None = None
+    streamed: bool | None = None
+
+    def far(self, operand: int, target: Target) -> bool:
+        """Whether the row operand (0), or the vector operand (1), is asked for before it is read.
+
+        That is so where it is larger than the second cache, or as the caller wishes.
+        """
+        panels = self.columns if operand else self.rows
+        size = panels.total * self.contracted.total * panels.element.width_bytes
+        return size > target.l2_bytes if self.prefetch is None else self.prefetch
+
+    def may_stream(self, target: Target) -> bool:
+        """Whether the output bypasses the caches where it can: it is larger than they are, or the caller wishes it."""
+        large = self.output_bytes >= target.l3_bytes if self.streamed is None else self.streamed
+        return large and target.has("sse2")
 
     def reading(self, a_in_place: bool, b_in_place: bool, shared: bool) -> ProductBlocking:
         """The same blocks with operands read in place or packed, A once for all threads where that is shared."""

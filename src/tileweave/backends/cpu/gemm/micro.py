@@ -53,6 +53,7 @@ class Ahead(Enum):
     NOTHING = "the packed panel is in the first cache"
     PANEL = "the panel, some products ahead"
     LINE = "a line of the next vectors with every product"
+    NEVER = "nothing, wherever it lies: the caller wishes so"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ class _Tile:
         column_bases, masks = self.column_bases() if tile.b is ReadFrom.IN_PLACE else ([], [])
 
         size = self.columns.total * self.contracted.total * width
-        large = size > _FIRST_CACHE and tile.ahead is not Ahead.LINE
+        large = size > _FIRST_CACHE and tile.ahead not in (Ahead.LINE, Ahead.NEVER)
 
         def step(k: Value, offsets: tuple[Value, Value], carried: list[str]) -> list[Value]:
             b = []
@@ -195,7 +196,8 @@ class _Tile:
                 panel = f.at("%v", f.mul(k, self.columns.width * width))
                 places = [f.at(panel, group * self.lanes * width) for group in range(tile.vectors)]
                 b = [vectors.load(f, self.element, self.lanes, place) for place in places]
-                for place in places if tile.ahead is not Ahead.NOTHING else ():  # else it comes from the second cache
+                ahead = tile.ahead not in (Ahead.NOTHING, Ahead.NEVER)  # else it comes from the second cache
+                for place in places if ahead else ():
                     vectors.prefetch(f, f.at(place, _PRODUCTS_AHEAD * self.columns.width * width))
             if tile.a is ReadFrom.IN_PLACE:
                 places = [f.at(f.at(base, offsets[0]), constant) for base, constant in row_bases]

@@ -271,7 +271,9 @@ def mask_from(f: Function, word: str, lanes: int) -> str:
 # ---- packing ----------------------------------------------------------------------------------------------------
 
 
-def emit_pack(module: Module, target: Target, name: str, panels: Panels, contracted: Contracted, operand: int) -> None:
+def emit_pack(
+    module: Module, target: Target, name: str, panels: Panels, contracted: Contracted, operand: int, *, far: bool
+) -> None:
     """Add ``name(into, source, ktable, kfirst, kcount, segments, lanes, panelbytes, tablebytes, groups)``.
 
     It packs one panel of one block, or, for `Panels.grouped` columns, ``groups`` times `Panels.pack_panels` panels that
@@ -284,6 +286,7 @@ def emit_pack(module: Module, target: Target, name: str, panels: Panels, contrac
         panels: the panels to pack.
         contracted: the contracted axes.
         operand: 0 for the row operand, 1 for the vector operand: whose strides of the contracted axes count.
+        far: whether lines are asked for before they are read.
     """
     f = Function(
         module,
@@ -291,7 +294,7 @@ def emit_pack(module: Module, target: Target, name: str, panels: Panels, contrac
         [("ptr", "into"), ("ptr", "source"), ("ptr", "ktable"), ("i64", "kfirst"), ("i64", "kcount")]
         + [("ptr", "segments"), ("ptr", "lanes"), ("i64", "panelbytes"), ("i64", "tablebytes"), ("i64", "groups")],
     )
-    packer = _Packer(f, target, panels, contracted, operand)
+    packer = _Packer(f, target, panels, contracted, operand, far=far)
     if panels.grouped and operand == 1:  # row panels are packed one by one
         packer.grouped()
     elif panels.operand_dense:
@@ -320,7 +323,7 @@ def emit_prefetch(
         [("ptr", "source"), ("ptr", "ktable"), ("i64", "kcount"), ("ptr", "segments"), ("ptr", "lanes")]
         + [("i64", "begin"), ("i64", "end")],
     )
-    packer = _Packer(f, target, panels, contracted, operand)
+    packer = _Packer(f, target, panels, contracted, operand, far=True)
     places: list[Value] = []
     if panels.grouped and operand == 1:
         places = [f.add(packer.lane(0), i * panels.dims[0].strides[0]) for i in range(panels.lanes)]
@@ -359,7 +362,9 @@ def prefetch_steps(panels: Panels, contracted: Contracted, operand: int, kcount:
 class _Packer:
     """The three ways to pack, by where the operand is dense."""
 
-    def __init__(self, f: Function, target: Target, panels: Panels, contracted: Contracted, operand: int) -> None:
+    def __init__(
+        self, f: Function, target: Target, panels: Panels, contracted: Contracted, operand: int, *, far: bool
+    ) -> None:
         self.f = f
         self.target = target
         self.panels = panels
@@ -367,7 +372,7 @@ class _Packer:
         self.operand = operand
         self.row_bytes = panels.width * panels.sums.width_bytes
         self.together = contracted.together
-        self.far = panels.total * contracted.total * panels.element.width_bytes > target.l2_bytes
+        self.far = far
 
     def prefetch(self, start: str, places: Sequence[Value]) -> None:
         """Lines that will be read soon, of an operand too large for the second cache."""

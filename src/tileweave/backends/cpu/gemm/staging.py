@@ -54,7 +54,7 @@ def staging_of(c: ProductBlocking, target: Target) -> StagingBuffer | None:
     ):
         return None
     dense = bool(columns.dims) and columns.dims[0].strides[1] == width
-    if not dense or not rows.dims or c.output_bytes < target.l3_bytes or not target.has("sse2"):
+    if not dense or not rows.dims or not c.may_stream(target):
         return None
     run = index(columns.dims[0].extent)
     period = lanes // gcd(run, lanes)
@@ -73,11 +73,10 @@ def staging_of(c: ProductBlocking, target: Target) -> StagingBuffer | None:
 
 
 def transposed_non_temporal(c: ProductBlocking, target: Target) -> bool:
-    """Whether transposed lines may bypass the caches: the output is large, and its lines begin where lines begin."""
+    """Whether transposed lines bypass the caches: the output is large, and its lines begin where lines begin."""
     steps = [dim.strides[1] for dim in (*c.rows.dims, c.columns.dims[0], *c.columns.dims[2:])]
     steps += [dim.strides[2] for dim in c.outer]
-    large = c.output_bytes >= target.l3_bytes and target.has("sse2")
-    return large and all(step % target.vector_bytes == 0 for step in steps)
+    return c.may_stream(target) and all(step % target.vector_bytes == 0 for step in steps)
 
 
 def emit_transposed(

@@ -17,7 +17,7 @@ _PACKED_LIMIT = 64 << 20
 """Bytes of packed panels that wishes may ask for, per thread and shared."""
 
 
-_SWITCHES = ("pack_a", "pack_b", "share_a")
+_SWITCHES = ("pack_a", "pack_b", "share_a", "prefetch", "streamed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,10 @@ class Settings:
         pack_b: the same for B.
         share_a: whether panels of A are packed once for all threads.
         resident: whose packed block stays in the second cache while panels of the other pass: ``"a"`` or ``"b"``.
+        prefetch: whether lines of the operands are asked for before they are read: operands of any size (True), or none
+            at all, nor lines of the output (False).
+        streamed: whether whole lines of the output bypass the caches where they can, however small it is (True), or
+            every line goes through them (False).
 
     Raises:
         BackendError: a number is not a positive integer.
@@ -60,6 +64,8 @@ class Settings:
     pack_b: bool | None = None
     share_a: bool | None = None
     resident: Literal["a", "b"] | None = None
+    prefetch: bool | None = None
+    streamed: bool | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -81,6 +87,10 @@ class Settings:
             words.append(f"A packed {'once' if self.share_a else 'by each thread'}")
         if self.resident is not None:
             words.append(f"{self.resident.upper()} in the second cache")
+        if self.prefetch is not None:
+            words.append("operands prefetched" if self.prefetch else "nothing prefetched")
+        if self.streamed is not None:
+            words.append(f"stores {'past' if self.streamed else 'through'} the caches")
         return ", ".join(words) or "the backend's own choice"
 
     def tile(self, chosen: tuple[int, int], choices: tuple[int, ...], registers: int, lanes: int) -> tuple[int, int]:
@@ -131,4 +141,6 @@ def wished(c: ProductBlocking, settings: Settings) -> ProductBlocking:
         row_panels=rows,
         column_panels=columns,
         keep_a=c.keep_a if settings.resident is None else settings.resident == "a",
+        prefetch=settings.prefetch,
+        streamed=settings.streamed,
     )
