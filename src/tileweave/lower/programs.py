@@ -33,6 +33,7 @@ from tileweave.teir import (
     emit_contraction_in_pieces,
     emit_copy,
     emit_reduction,
+    emit_running,
     summed_length,
 )
 from tileweave.teir.emit.compose import sequence
@@ -61,6 +62,7 @@ _OF_TRUTHS = frozenset((*CHOICES, "Max", "Min"))
 """What computes with truths, which are 1 or 0 of INT8, as NumPy computes with bool."""
 _TRUTH = "INT8"
 _MONOIDS = {name: monoid for monoid, name in REDUCTIONS.items()}
+_RUNNING = {"cumsum": "sum", "cumprod": "product"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class OperandView:
 
 
 def lowering(operation: Operation, stage: str) -> str:
-    """Which family of programs an operation has: contraction, copy, windows, reduction, group, chain, ..; or none.
+    """Which family of programs an operation has: contraction, copy, windows, reduction, running, group, ..; or none.
 
     Whether there is one is decided by the whole operation, never by a shard: all shards are computed alike.
     """
@@ -143,6 +145,8 @@ def lowering(operation: Operation, stage: str) -> str:
         return "copy" if _is_permutation(operation) else ""
     if operation.operator == "reshape":
         return "reshape" if _rearranges(operation) else ""
+    if operation.operator in _RUNNING:
+        return "running" if _runs(operation) else ""
     if operation.operator in ("rows", "attention"):
         found = {"rows": "group"}.get(operation.operator, operation.operator)
         return found if _group(operation) else ""
@@ -193,6 +197,13 @@ def _rearranges(operation: Operation) -> bool:
     """Whether a reshape is a copy by strides, and large enough for one to pay."""
     x, out = operation.inputs[0][1], operation.output_types["out"]
     return x.dtype in MOVED and x.type.box.size >= ELEMENTS and bool(_factors(x.shape, out.shape))
+
+
+def _runs(operation: Operation) -> bool:
+    """Whether a running sum goes along the fastest dimension, in the type that its sums are formed in."""
+    kind = operation.output_types["out"]
+    behind = kind.shape[operation.parameter("axis") + 1 :]
+    return kind.dtype in TEIR_DTYPES and wide_type(kind.dtype) == kind.dtype and all(n == 1 for n in behind)
 
 
 def _reduces(operation: Operation) -> bool:
@@ -368,6 +379,8 @@ def program(operation: Operation, stage: str, views: Mapping[str, OperandView], 
         return _emit_rows(operation, list(views.values()), out)
     if family == "attention":
         return _emit_attention(operation, list(views.values()), out)
+    if family == "running":
+        return emit_running(_RUNNING[operation.operator], values[0], made, operation.parameter("axis"))
     if family == "reshape":
         (x,) = views.values()
         factors = _factors(x.shape, out.shape)

@@ -33,6 +33,7 @@ from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
 from tileweave.backends.cpu.llvm.sizes import Sizes
 from tileweave.backends.cpu.maps.elementwise import emit_elementwise
+from tileweave.backends.cpu.maps.running import Running, emit_running, running_of
 from tileweave.backends.cpu.strategy import Strategy, strategy_of
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
@@ -182,7 +183,7 @@ class _Emitter:
     settings: Settings = DEFAULT
     module: Module = field(default_factory=Module)
     memory: Workspace = field(default_factory=Workspace)
-    operations: dict[tuple[MergedOp, bool], str] = field(default_factory=dict)
+    operations: dict[tuple[MergedOp | Running, bool], str] = field(default_factory=dict)
     regions: int = 0
     axes: dict[Id, Axis] = field(default_factory=dict)
     notes: dict[MergedOp, tuple[str, ...]] = field(default_factory=dict)
@@ -214,10 +215,35 @@ class _Emitter:
         return self.axes[axis.id]
 
     def loop(self, at: _Place, loop: Loop) -> None:
+        running = self.running(loop)
+        if running is not None:
+            self.run(at, loop, running)
+            return
+
         def body(index: Value, _: list[str]) -> None:
             self.steps(_moved(at, self.sized(loop.axis), index), loop.body)
 
         at.f.loop(0, self.sized(loop.axis).extent, body)
+
+    def running(self, loop: Loop) -> Running | None:
+        """The running sum or product that a loop is."""
+        op = loop.body[0]
+        if not isinstance(op, MergedOp) or loop.parallel:
+            return None
+        return running_of(loop, self.target, self.elements(op), rivals_of(op, self.program))
+
+    def run(self, at: _Place, loop: Loop, running: Running) -> None:
+        """A running sum or product, by a function of its own."""
+        op = running.op
+        key = (running, False)
+        if key not in self.operations:
+            self.operations[key] = name = f"op{len(self.operations)}"
+            emit_running(self.module, self.target, name, running, self.elements(op)[0])
+            self.notes.setdefault(op, ("lanes take in those below them in steps of 1, 2, 4, ..",))
+        axis = self.sized(loop.axis)
+        bases = [at.f.at(at.bases[j], axis.offsets[j]) for j in op.operands]
+        arguments = ["ptr %env", f"i64 {at.thread}", *(f"ptr {base}" for base in bases), f"i64 {axis.extent}"]
+        at.f.call(self.operations[key], *arguments)
 
     def invoke(self, at: _Place, op: MergedOp) -> None:
         key = (op, at.inside)

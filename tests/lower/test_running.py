@@ -1,0 +1,107 @@
+"""Running sums and products along rows: the program by the interpreter, the kernel in plans, each against NumPy."""
+
+import numpy as np
+import pytest
+from tests.teir.test_emit_rows import run
+from tests.teir.test_extensions import operand, random_array
+
+import tileweave as tw
+from tileweave import graph as g
+from tileweave.errors import DtypeError, GraphError
+from tileweave.layout import strided
+from tileweave.teir import Operand, emit_running
+
+SEED = 20260114
+FUNCTIONS = {"cumsum": (g.cumsum, np.cumsum, "sum"), "cumprod": (g.cumprod, np.cumprod, "product")}
+
+
+@pytest.mark.parametrize("monoid", ["sum", "product"])
+@pytest.mark.parametrize("dtype", ["FP32", "FP64", "INT64"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_the_program_takes_one_element_after_the_other(axis: int, dtype: str, monoid: str) -> None:
+    rng = np.random.default_rng(axis)
+    x, out = random_array(rng, (3, 4, 5), dtype), random_array(rng, (3, 4, 5), dtype)
+    x, out = x.transpose(2, 0, 1), out[::-1].transpose(2, 0, 1)
+    found = run(emit_running(monoid, operand(x), operand(out), axis), x, out)
+    want = (np.cumsum if monoid == "sum" else np.cumprod)(x.astype("f8"), axis)
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+
+
+def test_what_has_no_running_form_is_refused() -> None:
+    a, narrow, shared = (
+        Operand(strided((4, 8), s), d) for s, d in (((8, 1), "FP32"), ((8, 1), "FP16"), ((0, 1), "FP32"))
+    )
+    with pytest.raises(GraphError, match="'max' has no running form"):
+        emit_running("max", a, a, 1)
+    with pytest.raises(GraphError, match="axis 2 of 2"):
+        emit_running("sum", a, a, 2)
+    with pytest.raises(DtypeError, match="FP16 to FP16"):
+        emit_running("sum", narrow, narrow, 1)
+    with pytest.raises(Exception, match="share"):
+        emit_running("sum", a, shared, 1)
+
+
+def drawn(rng: np.random.Generator, dtype: str) -> np.ndarray:
+    """An array of 0 to 3 dimensions before its rows, perhaps a view with other strides."""
+    lead = tuple(int(n) for n in rng.integers(0 if rng.random() < 0.1 else 1, 40, rng.integers(0, 3)))
+    shape = (*lead, int(rng.choice([1, 2, 7, 8, 9, 31, 33, 64, 100, 1000])))
+    big = tuple(2 * n for n in shape)
+    whole = rng.integers(-3, 4, big) if dtype.startswith("int") else rng.standard_normal(big)
+    step = rng.choice([1, 2, -1])
+    x = whole.astype(dtype)[tuple(slice(None, None, 2) for _ in lead) + (slice(None, None, step),)]
+    x = x[..., : shape[-1]]
+    return np.asfortranarray(x) if rng.random() < 0.2 else x if rng.random() < 0.5 else x.copy()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_rows_of_any_shape_and_strides(name: str, dtype: str, threads: int) -> None:
+    own, numpys, _ = FUNCTIONS[name]
+    print("seed", SEED)
+    rng = np.random.default_rng([SEED, threads, len(dtype), len(name)])
+    compiled = 0
+    for _ in range(8):
+        x = drawn(rng, dtype)
+        hole = tw.source(shape=x.shape, dtype=dtype, name="x")
+        plan = tw.plan(own(hole, -1, dtype=dtype))
+        compiled += plan.steps[0].kernel.backend == "cpu"
+        found = tw.run(plan, bind={"x": x}, threads=threads)
+        if dtype.startswith("int"):
+            np.testing.assert_array_equal(found, numpys(x, -1, dtype=dtype))
+            continue
+        wide = numpys(x.astype("f8"), -1)
+        scale = np.cumsum(np.abs(x), -1, dtype="f8") if name == "cumsum" else np.maximum(np.abs(wide), 1e-30)
+        limit = 4 * (10 + np.log2(x.shape[-1])) * (1 if name == "cumsum" else x.shape[-1]) * np.finfo(dtype).eps
+        assert (np.abs(found - wide) <= limit * scale + np.finfo(dtype).tiny).all(), (x.shape, x.strides)
+    assert compiled >= 2
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_special_values_are_numpys(name: str, special: float) -> None:
+    own, numpys, _ = FUNCTIONS[name]
+    x = np.random.default_rng(SEED).standard_normal((300, 61)).astype("f4")
+    x[3, 5], x[7, ::9], x[9, 40:] = special, special, -special
+    x[9, 2], x[11, 17], x[11, 30] = special, 0, special
+    with np.errstate(all="ignore"):
+        want = numpys(x, -1)
+    found = tw.run(tw.plan(own(tw.source(x), -1)))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(want))
+    infinite = np.isinf(want)
+    np.testing.assert_array_equal(found[infinite], want[infinite])
+    np.testing.assert_allclose(found[np.isfinite(want)], want[np.isfinite(want)], rtol=1e-4, atol=1e-4)
+
+
+def test_the_sign_of_zero_stays() -> None:
+    x = np.full((500, 40), -0.0, "f4")
+    x[1, 3] = 0.0
+    plan = tw.plan(g.cumsum(tw.source(x), -1))
+    assert plan.steps[0].kernel.backend == "cpu"
+    np.testing.assert_array_equal(np.signbit(tw.run(plan)), np.signbit(x.cumsum(-1)))
+
+
+def test_shards_of_rows_equal_the_whole() -> None:
+    x = np.random.default_rng(SEED).standard_normal((96, 20, 33))
+    whole = tw.plan(g.cumsum(tw.source(x), 2, reverse=True))
+    np.testing.assert_array_equal(tw.run(tw.plan(whole.graph, 3)), tw.run(whole))
