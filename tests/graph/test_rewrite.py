@@ -290,3 +290,18 @@ def test_many_random_rewrites(dtype):
         for v, got, want in zip(made, tw.evaluate([s.tensor for s in last.graph.sinks]), expected, strict=True):
             close(v, got, want)
         assert last.complete
+
+
+def test_rules_behind_the_one_that_is_taken_are_not_asked() -> None:
+    asked: list[str] = []
+
+    def never(tensor: tw.Tensor, context: RewriteContext) -> None:
+        asked.append(repr(tensor))
+
+    last = RewriteRule("never", "asked, and answers nothing", never)
+    graph = tw.Graph.of(tw.exp(tw.as_tensor(np.ones(3)) * 1))
+    rewrite(graph, [RULES["times-one"], last], passes=1)
+    alone = len(asked)
+    asked.clear()
+    rewrite(graph, [RULES["times-one"], last], passes=1, choose=lambda found: len(found) - 1)
+    assert len(asked) > alone > 0, "a choice that counts its options asks for all of them"

@@ -124,8 +124,13 @@ class OperandView:
     @property
     def operand(self) -> Operand:
         """Its layout (element strides, any sign) and element type, as TEIR's emitters take them."""
-        layout = strided(self.shape, [stride // self.dtype.itemsize for stride in self.strides])
-        return Operand(layout, _TRUTH if self.dtype == np.bool_ else dtype_name(self.dtype))
+        return _operand(self)
+
+
+@lru_cache(maxsize=4096)  # a plan asks for programs on a few layouts thousands of times
+def _operand(view: OperandView) -> Operand:
+    layout = strided(view.shape, [stride // view.dtype.itemsize for stride in view.strides])
+    return Operand(layout, _TRUTH if view.dtype == np.bool_ else dtype_name(view.dtype))
 
 
 def lowering(operation: Operation, stage: str) -> str:

@@ -357,20 +357,18 @@ def bound_like(graph: Graph, other: Plan) -> Plan | None:
 
 def _fused(graph: Graph, machines: Machines, rules: tuple[Any, ...]) -> tuple[Graph, bool]:
     """The fused graph, and whether operations of few elements are compiled in it."""
-    found = graph, False
+    descent, made, small = Descent(graph), graph, False
     device = machines.devices or any(isinstance(one, OfDevice) for one in backends())
-    for small in (False, True) if rules else ():
-        descent = Descent(graph)
-        made, choose = graph, _chooser(machines, small)
+    for small in (False, True) if rules else ():  # the second time goes on from where the first one ended
+        choose = _chooser(machines, small)
         for group in (rules, ON_DEVICES) if device else (rules,):  # what a row or attention takes in comes first
             made = rewrite(made, group, choose=choose, watch=descent.watch).graph
-        _DESCENT[made] = None if made is graph else graph, descent.places(made), small
-        found = made, small
         others = [operation for operation in made.operations if not lower.decide(operation, "block").backend]
         few = len(made.operations) - len(others) < MANY_COMPILED
         if few or not any(lower.decide(operation, "block", small=True).backend for operation in others):
             break
-    return found
+    _DESCENT[made] = None if made is graph else graph, descent.places(made), small
+    return made, small
 
 
 def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from itertools import count
-from typing import Literal, cast
+from itertools import count, islice
+from typing import Any, Literal, cast
 
 from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import Graph, Node, Operation, SequencePoint, Tensor, built_for, children
@@ -135,18 +135,23 @@ class Rewritten:
 # local expansion
 
 
-def choices(
-    tensor: Tensor, rules: Sequence[RewriteRule], context: RewriteContext | None = None
-) -> list[tuple[RewriteRule, int, Tensor]]:
+Option = tuple[RewriteRule, int, Tensor]
+"""A rule, the number of its choice, and what replaces a tensor."""
+
+
+def choices(tensor: Tensor, rules: Sequence[RewriteRule], context: RewriteContext | None = None) -> list[Option]:
     """Every replacement that some rule has for a tensor, in the order of the rules; ambiguous ones are all kept.
 
     Raises:
         GraphError: a rule answered a tensor of another type.
     """
-    context = context if context is not None else RewriteContext({})
+    return list(_options(tensor, rules, context if context is not None else RewriteContext({})))
+
+
+def _options(tensor: Tensor, rules: Sequence[RewriteRule], context: RewriteContext) -> Iterator[Option]:
+    """What `choices` lists, each made when it is asked for."""
     if tensor.producer in context.pinned:
-        return []
-    found = []
+        return
     for rule in rules:
         answer = rule.function(tensor, context)
         options = [answer] if isinstance(answer, Tensor) else list(answer or ())
@@ -159,15 +164,35 @@ def choices(
                     legal="a tensor of the same shape and element type",
                 )
             if option is not tensor and context.keeps(tensor, option):
-                found.append((rule, k, option))
-    return found
+                yield rule, k, option
+
+
+class _Lazy(Sequence[Option]):
+    """Replacements to choose from: a rule that nobody asks about, since one before it was taken, answers nothing."""
+
+    def __init__(self, rest: Iterator[Option]) -> None:
+        self._rest, self._known = rest, list[Option]()
+
+    def _reach(self, count: int | None) -> list[Option]:
+        """The first so many, or all."""
+        self._known += islice(self._rest, None if count is None else max(0, count - len(self._known)))
+        return self._known
+
+    def __getitem__(self, k: Any) -> Any:
+        return self._reach(k + 1 if isinstance(k, int) and k >= 0 else None)[k]
+
+    def __len__(self) -> int:
+        return len(self._reach(None))
+
+    def __bool__(self) -> bool:
+        return bool(self._reach(1))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # global search
 
-Decide = Callable[[int, Tensor, RewriteContext], Iterator[tuple[RewriteRule, int, Tensor]]]
-Choose = Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]
+Decide = Callable[[int, Tensor, RewriteContext], Iterator[Option]]
+Choose = Callable[[Sequence[Option]], int]
 
 _AT_ONE_NODE = 16
 
@@ -190,6 +215,7 @@ def rewrite(
         rules: in order of precedence.
         passes: the most passes; 1 is one sweep.
         choose: among the replacements of a tensor, the number of the one to take; -1 for none. The first when left out.
+            Rules are asked as it reads on.
         watch: called after every pass with what each node became, and the tensors to which rules applied.
 
     Returns:
@@ -199,9 +225,9 @@ def rewrite(
     if len(set(names)) != len(names):
         raise GraphError("rewrite(graph, rules)", "two rules have one name", inputs={"rules": ", ".join(names)})
 
-    def decide(position: int, tensor: Tensor, context: RewriteContext) -> Iterator[tuple[RewriteRule, int, Tensor]]:
+    def decide(position: int, tensor: Tensor, context: RewriteContext) -> Iterator[Option]:
         for _ in range(_AT_ONE_NODE):
-            found = choices(tensor, rules, context)
+            found = _Lazy(_options(tensor, rules, context))
             number = 0 if choose is None or not found else choose(found)
             if not found or number < 0:
                 return
@@ -234,7 +260,7 @@ def replay(graph: Graph, trace: Sequence[RewriteStep], rules: Sequence[RewriteRu
 
         def decide(
             position: int, tensor: Tensor, context: RewriteContext, todo: dict[int, list[RewriteStep]] = todo
-        ) -> Iterator[tuple[RewriteRule, int, Tensor]]:
+        ) -> Iterator[Option]:
             for step in todo.pop(position, ()):
                 rule = table.get(step.rule)
                 found = choices(tensor, [rule], context) if rule is not None else []
