@@ -34,7 +34,7 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
                 carried += piece.region.size * itemsize * (not in_files(piece.source))
                 if piece.source not in disks:
                     continue
-            fetched += piece.points * itemsize if piece.spilled else 0
+            fetched += piece.region.size * itemsize if piece.spilled else 0
             here = _points_here(plan, piece, task, made, homes)
             moved += (piece.points - here) * itemsize
             messages += here < piece.points

@@ -166,6 +166,16 @@ class Held:
         head = longer * (length + 1)
         return np.asarray(np.where(at < head, at // (length + 1), longer + (at - head) // np.maximum(length, 1)))
 
+    def hit(self, row: int, first: IntArray, last: IntArray, step: int) -> IntArray:
+        """How many blocks along a dimension hold one of the coordinates first, first + step, .., last."""
+        ends = self.part(row, first), self.part(row, last)
+        if step == 1 or self.bounds is None or not first.size:
+            return np.asarray(ends[1] - ends[0] + 1)
+        below = (self.bounds[row] - 1 - first.flat[0]) // step  # all that are asked for are alike modulo the step
+        found = np.cumsum(below[1:] > below[:-1])
+        low, high = (np.clip(end, 0, len(found) - 1) for end in ends)
+        return np.asarray(found[high] - found[low] + 1)
+
     def longest(self, row: int) -> Any:
         """The most coordinates of one block along a dimension."""
         if self.bounds is not None:
@@ -199,7 +209,8 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
     Args:
         term: the piece.
         reader: the region that each machine (and wave) needs of the tensor that is read.
-        held: where the origin lies; None for storage, which holds the whole of it.
+        held: where the origin lies; None for storage, which holds the whole of it; blocks that no machine has wait in
+            files, of which a strided read takes the gaps too.
         counts: per index dimension, how many waves each machine has; without waves, nothing.
     """
     waves = len(counts)
@@ -220,7 +231,8 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
             if chunks:
                 covered.append(np.where(size > 0, chunked(ends[0], ends[1], *chunks[row]), 0))
             if held is not None and term.source is None:
-                touched.append(np.where(size > 0, held.part(row, ends[1]) - held.part(row, ends[0]) + 1, 0))
+                touched.append(np.where(size > 0, held.hit(row, *ends, abs(step)), 0))
+                covered.append(abs(step) * size - (abs(step) - 1) * touched[-1])
                 longest.append(np.minimum(span[-1], held.longest(row)))
     item = term.itemsize
     wanted = wave_sum([here, *lengths], counts) * item
@@ -230,6 +242,8 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
         read = wave_sum([here, *full, *(covered or span)], counts) * item
         read = read * prod(int(chunked(at, at, *chunks[row])) for row, at in term.fixed) if chunks else read
         return Arrival(wanted, read, some, some, np.minimum(some, 1), _most([here, *full, *span], waves) * item)
+    if not held.boxes:
+        wanted = wave_sum([here, *full, *covered], counts) * item
     own: Any = 0
     near: Any = 0
     complete: Any = 0
@@ -287,7 +301,7 @@ def _held_part(
         for row, step, offset in dim.rows if term.source is None else ():  # a source is read as one box
             ends = (step * first + offset, step * (last - 1) + offset)
             ends = ends if step > 0 else ends[::-1]
-            met.append(np.where(mine[-1] > 0, blocks.part(row, ends[1]) - blocks.part(row, ends[0]) + 1, 0))
+            met.append(np.where(mine[-1] > 0, blocks.hit(row, *ends, abs(step)), 0))
     for row, where in term.fixed:
         a, b = (_spread(x[row], waves) for x in (held.low, held.high))
         own_here = own_here & (a <= where) & (where < b)
