@@ -14,10 +14,10 @@ from tileweave.errors import PlanError
 from tileweave.graph import Graph, Operation
 from tileweave.graph.ir.nodes import line_of
 from tileweave.graph.ops.operators import OPERATORS
+from tileweave.lower.forms import planned_forms
 from tileweave.planner import Plan
 from tileweave.planner.search.objectives import objective_of
 from tileweave.planner.show.document import documents, from_document, graph_digest, machines_of, to_document
-from tileweave.runtime.api import planned_forms
 
 FUSED = frozenset({"linear_relu", "fused", "rows", "conv_chain", "product_chain", "combine"})
 """Operators that plans show and no program writes: a graph is pinned as it is written."""

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from tileweave import lower
-from tileweave.backends.base import Decision, OfDevice, backends
+from tileweave.backends.base import backends
 from tileweave.backends.host import available_threads
 from tileweave.errors import GraphError, PlanError, RunError, StorageError
 from tileweave.graph import (
@@ -29,24 +27,16 @@ from tileweave.graph import (
     Graph,
     Hole,
     MemoryTarget,
-    Operation,
-    Selector,
     Sink,
     Source,
     Tensor,
     TensorType,
     as_tensor,
-    join_sinks,
     relu,
 )
 from tileweave.graph.ir.dtypes import element_type
-from tileweave.graph.passes.grouping.alike import Descent, Places, alike
-from tileweave.graph.passes.grouping.attention import ATTENTION, NARROW_ATTENTION
-from tileweave.graph.passes.grouping.chains import CONV_CHAIN, ON_DEVICES
-from tileweave.graph.passes.grouping.rows import NARROW_ROWS, ROWS
-from tileweave.graph.passes.rewrite import RewriteRule, rewrite
-from tileweave.graph.passes.rules import FUSIONS
 from tileweave.lower.executable import WorkFailed
+from tileweave.lower.forms import GROUPS, WAYS, decider, formed_like, fused_form, planned_forms
 from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Progressed, Simulation, Step, make_plan
 from tileweave.planner import machines as make_machines
 from tileweave.planner.show.document import from_document, graph_digest, machines_of
@@ -269,11 +259,11 @@ def plan(
         how |= {"trials": trials, "seed": seed, "workers": workers, "runs": runs, "progress": progress, **said}
         if fuse and not (how["pin"] or how["forbid"]):
             return _planned(graph, used, how)
-        return make_plan(graph, used, _decider(used), io.atom, **how)
+        return make_plan(graph, used, decider(used), io.atom, **how)
     known = _PLANS.setdefault(graph, {})
     key = used, fuse, tuple(map(id, backends()))
     if key not in known:
-        made = _planned(graph, used) if fuse else make_plan(graph, used, _decider(used), io.atom)
+        made = _planned(graph, used) if fuse else make_plan(graph, used, decider(used), io.atom)
         other = made.graph if made.graph is not graph else None
         known[key] = other, (made.steps, made.seconds, made.peak_bytes, made.alternatives, made.homes, made.gap)
     other, figures = known[key]
@@ -284,20 +274,6 @@ def _source_of(tensor: Any) -> Source:
     if not isinstance(tensor, Tensor) or not isinstance(tensor.producer, Source):
         raise PlanError("plan(place)", f"{tensor!r} is not a source", legal="{source: placement}")
     return tensor.producer
-
-
-_WAYS: tuple[tuple[Any, ...], ...] = (
-    (*FUSIONS, CONV_CHAIN, ROWS, NARROW_ROWS, ATTENTION, NARROW_ATTENTION),
-    FUSIONS,
-    (),
-)
-"""What is fused before planning, and where that does not fit the memory; nothing where a plan is pinned."""
-
-
-def planned_forms(graph: Graph, machines: Machines) -> Iterator[Graph]:
-    """What a graph may be planned as on some machines: with everything fused, with less, as it is written."""
-    for rules in _WAYS:
-        yield join_sinks(_fused(graph, machines, rules)[0])
 
 
 def _kept(graph: Graph, kept: Sequence[dict[str, Any]]) -> Plan:
@@ -311,115 +287,29 @@ def _kept(graph: Graph, kept: Sequence[dict[str, Any]]) -> Plan:
 
 def _planned(graph: Graph, machines: Machines, how: Mapping[str, Any] | None = None) -> Plan:
     """The plan of the fused graph; where the memory is too small for whole rows, their parts may be cut further."""
-    fused, small = _fused(graph, machines, _WAYS[0])
+    fused, small = fused_form(graph, machines, WAYS[0])
     try:
-        return make_plan(fused, machines, _decider(machines, small), io.atom, **(how or {}))
+        return make_plan(fused, machines, decider(machines, small), io.atom, **(how or {}))
     except PlanError as refused:
         if not any(operation.operator in GROUPS for operation in fused.operations):
             raise
-        apart, small = _fused(graph, machines, _WAYS[1])
+        apart, small = fused_form(graph, machines, WAYS[1])
         try:
-            return make_plan(apart, machines, _decider(machines, small), io.atom, **(how or {}))
+            return make_plan(apart, machines, decider(machines, small), io.atom, **(how or {}))
         except PlanError as error:
             raise min(refused, error, key=lambda one: one.facts.get("least_bytes", 0)) from None
-
-
-def _decider(machines: Machines, small: bool = False) -> Callable[[Operation, Any], Decision]:
-    """What computes a shard on these machines."""
-    return partial(lower.decide, devices=machines.devices, small=small)
-
-
-MANY_COMPILED = 8
-"""Operations that a plan compiles, from which on it compiles those of few elements, too: each would be a step in Python
-between two rows of kernels, in every run, which takes as long as several small kernels (bench/training.py, digits)."""
-
-
-_Descended = tuple[Graph | None, tuple[Places, ...], bool]
-_DESCENT: weakref.WeakKeyDictionary[Graph, _Descended] = weakref.WeakKeyDictionary()
-"""Fused graph -> what it was made from, if another, where its nodes come from, whether few elements are compiled."""
 
 
 def bound_like(graph: Graph, other: Plan) -> Plan | None:
     """The steps of a plan, whole on one machine, for a graph that differs in extents; None where more differs."""
     whole = len(other.machines) == 1 and not other.homes and all(step.cuts.count == 1 for step in other.steps)
-    if not whole or other.graph not in _DESCENT or current_session() is not PLAIN:
+    found = formed_like(graph, other.graph, other.machines) if whole and current_session() is PLAIN else None
+    if found is None:
         return None
-    first, places, small = _DESCENT[other.graph]
-    fused = alike(first or other.graph, other.graph, places, graph)
-    decide = _decider(other.machines, small)
-    if fused is None or not all(op.operator not in GROUPS or decide(op, "block").backend for op in fused.operations):
-        return None
-    _DESCENT[fused] = None if fused is graph else graph, places, small
+    fused, decide = found
     cuts = {operation: (1,) * operation.index.rank for operation in fused.operations}
     made = Plan(fused, other.machines, steps_of(fused, cuts, 1, decide, io.atom), gap=0.0)
     return made if prepare(made).peak_bytes[0] <= other.machines.machines[0].memory_bytes else None
-
-
-def _fused(graph: Graph, machines: Machines, rules: tuple[Any, ...]) -> tuple[Graph, bool]:
-    """The fused graph, and whether operations of few elements are compiled in it."""
-    descent, made, small = Descent(graph), graph, False
-    device = machines.devices or any(isinstance(one, OfDevice) for one in backends())
-    for small in (False, True) if rules else ():  # the second time goes on from where the first one ended
-        choose = _chooser(machines, small)
-        for group in (rules, ON_DEVICES) if device else (rules,):  # what a row or attention takes in comes first
-            made = rewrite(made, group, choose=choose, watch=descent.watch).graph
-        others = [operation for operation in made.operations if not lower.decide(operation, "block").backend]
-        few = len(made.operations) - len(others) < MANY_COMPILED
-        if few or not any(lower.decide(operation, "block", small=True).backend for operation in others):
-            break
-    _DESCENT[made] = None if made is graph else graph, descent.places(made), small
-    return made, small
-
-
-def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]:
-    """Takes the first replacement after which no less runs compiled, or on a device, than before; -1: none."""
-
-    def computed(made: Operation, small: bool = False) -> bool:
-        found = lower.decide(made, "block", machines.devices, small)
-        return bool(found.backend) or any(one.kernel for one in found.offered)
-
-    def on_device(made: Operation) -> bool:
-        found = lower.decide(made, "block", machines.devices, small)
-        devices = {one.name for one in backends() if isinstance(one, OfDevice)}
-        return found.backend in devices or any(one.kernel for one in found.offered)
-
-    def choose(found: Sequence[tuple[RewriteRule, int, Tensor]]) -> int:
-        for number, (rule, _, tensor) in enumerate(found):
-            made = tensor.producer
-            if isinstance(made, Selector):
-                made = made.inputs[0][1].producer
-            if rule in ON_DEVICES:
-                if isinstance(made, Operation) and on_device(made):
-                    return number
-            elif not isinstance(made, Operation) or made.operator not in ("fused", *GROUPS):
-                return number
-            elif made.operator in ("conv_chain", "attention"):
-                if computed(made):
-                    return number
-            elif made.operator == "rows":
-                if _pays(made, len(machines)) and computed(made, small):
-                    return number
-            elif made.index.size < lower.ELEMENTS or computed(made):
-                return number
-        return -1
-
-    return choose
-
-
-GROUPS = ("rows", "conv_chain", "product_chain", "attention")
-"""Operators that only fusion makes."""
-ROWS_PER_MACHINE = 16
-"""A group is cut between its rows only: with fewer of them, its parts could keep more processors busy."""
-SMALL_GROUP = 1 << 16
-"""Elements below which one thread computes a group anyway."""
-
-
-def _pays(group: Operation, machines: int) -> bool:
-    """Whether a group of rows is cheaper than its parts: every part reads and writes what the group keeps in cache."""
-    axes, rank = group.parameter("axes"), group.parameter("rank")
-    fastest = rank - 1 in axes  # else a row is not dense, and what is kept of it is not either
-    small = machines == 1 and sum(tensor.type.box.size for _, tensor in group.inputs) < SMALL_GROUP
-    return fastest and (small or group.index.size >= ROWS_PER_MACHINE * machines)
 
 
 _Homes = tuple[tuple[Source, Placement], ...]

@@ -19,6 +19,7 @@ from typing import Any
 
 from tileweave.errors import PlanError
 from tileweave.graph import FileTarget, Graph, Operation, Source, Tensor, join_sinks, verify
+from tileweave.planner.bounds import best_factor_grid, best_grid
 from tileweave.planner.costs import chunks_of
 from tileweave.planner.loads import Loads
 from tileweave.planner.machines import Machines, size_text
@@ -30,7 +31,7 @@ from tileweave.planner.search.islands import searched_together
 from tileweave.planner.search.objectives import OBJECTIVES, Objective, objective_of
 from tileweave.planner.search.pareto import Progressed
 from tileweave.planner.search.pins import Cuts, allowed_shardings, pinned_meshes, pinned_parts
-from tileweave.planner.search.solve import Solved, beam, cost_of, polished, relaxed
+from tileweave.planner.search.solve import Solved, beam, cost_of, gridded, polished, relaxed
 from tileweave.planner.search.spill import spilled, with_copies
 from tileweave.planner.search.tables import Tables
 from tileweave.planner.simulate import Peaks, Simulation, costed, peaks_of, simulate, with_costs
@@ -202,7 +203,8 @@ def tables_of(
 
 def solved(tables: Tables, objective: Objective) -> list[Solved]:
     """The finalists, the one with a certified gap first: the best choices of dual ascent and of the beam, each grid
-    once; the best one where sources arrive early; and the ones that hold or move least.
+    once; the best one where sources arrive early; the ones that hold or move least; for the fewest words those with
+    the best grid of every product.
     """
     first = relaxed(tables, objective.weigh)
     least = (OBJECTIVES["peak_memory"].weigh, 1), (OBJECTIVES["words"].weigh, 1)
@@ -217,6 +219,10 @@ def solved(tables: Tables, objective: Objective) -> list[Solved]:
                 taken += 1
             if taken == most:
                 break
+    if objective.name == "words":
+        for best in (best_grid, best_factor_grid):
+            one = gridded(tables, objective.weigh, first, best)
+            found.setdefault(_grids(tables, one), one)
     if any(isinstance(tables.nodes[edge.maker], Source) for edge in tables.edges):
         early = relaxed(tables.prefetched(), objective.weigh)
         found.setdefault(_grids(tables, early), replace(early, cost=cost_of(tables, objective.weigh, early.chosen)))

@@ -9,12 +9,15 @@ Source: own; the program's form after the strategy graphs of alpa, with flows on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from tileweave.graph import Operation
+from tileweave.planner.bounds import product_of
 from tileweave.planner.search.tables import Measures, Tables
 
 BEAM = 24
@@ -68,8 +71,9 @@ def beam(tables: Tables, weigh: Weigh, width: int = BEAM) -> list[Solved]:
     return [Solved(tuple(map(int, row)), float(cost)) for row, cost in zip(rows, costs, strict=True)]
 
 
-def polished(tables: Tables, weigh: Weigh, start: Solved, rounds: int = 8) -> Solved:
-    """The choice after every node has moved to its best candidate, given its neighbours, until none moves."""
+def polished(tables: Tables, weigh: Weigh, start: Solved, rounds: int = 8, *, fixed: Collection[int] = ()) -> Solved:
+    """The choice after every node but those that are fixed has moved to its best candidate, given its neighbours,
+    until none moves."""
     chosen, moved = list(start.chosen), True
     alone, rows_of_pairs = tables.weighed(weigh)
     pairs = {id(e): row for e, row in zip(tables.edges, rows_of_pairs, strict=True)}
@@ -78,7 +82,7 @@ def polished(tables: Tables, weigh: Weigh, start: Solved, rounds: int = 8) -> So
         if not moved:
             break
         moved = False
-        for number in range(len(chosen)):
+        for number in (n for n in range(len(chosen)) if n not in fixed):
             total = alone[number].copy()
             for edge in tables.into[number]:
                 total += pairs[id(edge)][chosen[edge.maker]]
@@ -89,6 +93,25 @@ def polished(tables: Tables, weigh: Weigh, start: Solved, rounds: int = 8) -> So
             if gain > 1e-12 * max(1.0, cost):
                 chosen[number], cost, moved = best, cost - gain, True
     return Solved(tuple(chosen), cost)
+
+
+def gridded(tables: Tables, weigh: Weigh, start: Solved, best: Callable[..., tuple[tuple[int, ...], float]]) -> Solved:
+    """The choice with every product cut by its best grid, where it is offered that, and the rest polished around these.
+
+    Shares of operands and results in runs, which decide the words of a grid, are in no entry of a table.
+    """
+    chosen, fixed = list(start.chosen), set()
+    for number, (node, offer) in enumerate(zip(tables.nodes, tables.offers, strict=True)):
+        found = product_of(node) if isinstance(node, Operation) else None
+        if found is not None:
+            grid, _ = best(*found.shape, tables.count)
+            groups = (found.m, found.n, found.k)
+            parts = [tuple(prod(way.parts[d] for d in group) for group in groups) for way in offer.choices]
+            fits = [k for k, one in enumerate(parts) if one == grid]
+            if fits:
+                chosen[number] = min(fits, key=lambda k: float(weigh(tables.alone[number])[k]))
+                fixed.add(number)
+    return polished(tables, weigh, Solved(tuple(chosen), cost_of(tables, weigh, chosen)), fixed=fixed)
 
 
 def relaxed(tables: Tables, weigh: Weigh, sweeps: int | None = None) -> Solved:

@@ -1,0 +1,131 @@
+"""What a graph is planned as: with what can be one operation fused, where there is code that computes it so.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from tileweave.backends.base import ELEMENTS, Decision, OfDevice, backends
+from tileweave.graph import Graph, Operation, Selector, Tensor, join_sinks
+from tileweave.graph.passes.grouping.alike import Descent, Places, alike
+from tileweave.graph.passes.grouping.attention import ATTENTION, NARROW_ATTENTION
+from tileweave.graph.passes.grouping.chains import CONV_CHAIN, ON_DEVICES
+from tileweave.graph.passes.grouping.rows import NARROW_ROWS, ROWS
+from tileweave.graph.passes.rewrite import RewriteRule, rewrite
+from tileweave.graph.passes.rules import FUSIONS
+from tileweave.lower.execute import decide
+from tileweave.planner import Machines
+
+WAYS: tuple[tuple[Any, ...], ...] = (
+    (*FUSIONS, CONV_CHAIN, ROWS, NARROW_ROWS, ATTENTION, NARROW_ATTENTION),
+    FUSIONS,
+    (),
+)
+"""What is fused before planning, and where that does not fit the memory; nothing where a plan is pinned."""
+
+
+def planned_forms(graph: Graph, machines: Machines) -> Iterator[Graph]:
+    """What a graph may be planned as on some machines: with everything fused, with less, as it is written."""
+    for rules in WAYS:
+        yield join_sinks(fused_form(graph, machines, rules)[0])
+
+
+def decider(machines: Machines, small: bool = False) -> Callable[[Operation, Any], Decision]:
+    """What computes a shard on these machines."""
+    return partial(decide, devices=machines.devices, small=small)
+
+
+MANY_COMPILED = 8
+"""Operations that a plan compiles, from which on it compiles those of few elements, too: each would be a step in Python
+between two rows of kernels, in every run, which takes as long as several small kernels (bench/training.py, digits)."""
+
+
+_Descended = tuple[Graph | None, tuple[Places, ...], bool]
+_DESCENT: weakref.WeakKeyDictionary[Graph, _Descended] = weakref.WeakKeyDictionary()
+"""Fused graph -> what it was made from, if another, where its nodes come from, whether few elements are compiled."""
+
+
+def formed_like(graph: Graph, other: Graph, machines: Machines) -> tuple[Graph, Callable[..., Decision]] | None:
+    """(the graph fused as another one was that differs in extents, what computes a shard of it); None where they differ
+    in more, or where a group would not be computed as one."""
+    if other not in _DESCENT:
+        return None
+    first, places, small = _DESCENT[other]
+    fused = alike(first or other, other, places, graph)
+    chosen = decider(machines, small)
+    if fused is None or not all(op.operator not in GROUPS or chosen(op, "block").backend for op in fused.operations):
+        return None
+    _DESCENT[fused] = None if fused is graph else graph, places, small
+    return fused, chosen
+
+
+def fused_form(graph: Graph, machines: Machines, rules: tuple[Any, ...]) -> tuple[Graph, bool]:
+    """The fused graph, and whether operations of few elements are compiled in it."""
+    descent, made, small = Descent(graph), graph, False
+    device = machines.devices or any(isinstance(one, OfDevice) for one in backends())
+    for small in (False, True) if rules else ():  # the second time goes on from where the first one ended
+        choose = _chooser(machines, small)
+        for group in (rules, ON_DEVICES) if device else (rules,):  # what a row or attention takes in comes first
+            made = rewrite(made, group, choose=choose, watch=descent.watch).graph
+        others = [operation for operation in made.operations if not decide(operation, "block").backend]
+        few = len(made.operations) - len(others) < MANY_COMPILED
+        if few or not any(decide(operation, "block", small=True).backend for operation in others):
+            break
+    _DESCENT[made] = None if made is graph else graph, descent.places(made), small
+    return made, small
+
+
+def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]:
+    """Takes the first replacement after which no less runs compiled, or on a device, than before; -1: none."""
+
+    def computed(made: Operation, small: bool = False) -> bool:
+        found = decide(made, "block", machines.devices, small)
+        return bool(found.backend) or any(one.kernel for one in found.offered)
+
+    def on_device(made: Operation) -> bool:
+        found = decide(made, "block", machines.devices, small)
+        devices = {one.name for one in backends() if isinstance(one, OfDevice)}
+        return found.backend in devices or any(one.kernel for one in found.offered)
+
+    def choose(found: Sequence[tuple[RewriteRule, int, Tensor]]) -> int:
+        for number, (rule, _, tensor) in enumerate(found):
+            made = tensor.producer
+            if isinstance(made, Selector):
+                made = made.inputs[0][1].producer
+            if rule in ON_DEVICES:
+                if isinstance(made, Operation) and on_device(made):
+                    return number
+            elif not isinstance(made, Operation) or made.operator not in ("fused", *GROUPS):
+                return number
+            elif made.operator in ("conv_chain", "attention"):
+                if computed(made):
+                    return number
+            elif made.operator == "rows":
+                if _pays(made, len(machines)) and computed(made, small):
+                    return number
+            elif made.index.size < ELEMENTS or computed(made):
+                return number
+        return -1
+
+    return choose
+
+
+GROUPS = ("rows", "conv_chain", "product_chain", "attention")
+"""Operators that only fusion makes."""
+ROWS_PER_MACHINE = 16
+"""A group is cut between its rows only: with fewer of them, its parts could keep more processors busy."""
+SMALL_GROUP = 1 << 16
+"""Elements below which one thread computes a group anyway."""
+
+
+def _pays(group: Operation, machines: int) -> bool:
+    """Whether a group of rows is cheaper than its parts: every part reads and writes what the group keeps in cache."""
+    axes, rank = group.parameter("axes"), group.parameter("rank")
+    fastest = rank - 1 in axes  # else a row is not dense, and what is kept of it is not either
+    small = machines == 1 and sum(tensor.type.box.size for _, tensor in group.inputs) < SMALL_GROUP
+    return fastest and (small or group.index.size >= ROWS_PER_MACHINE * machines)
