@@ -245,6 +245,7 @@ def test_sinks_that_are_cut_write_one_result(tmp_path, machines):
         (lambda x: tw.run(x, bind=[np.ones(2)]), "is no mapping"),
         (lambda x: tw.run(x, listeners=print), "are no listeners"),
         (lambda x: tw.run(x, listeners=[3]), "[3] are no listeners"),
+        (lambda x: tw.plan(x, x), "are no machines\n  legal  plan([a, b]) for several"),
     ],
 )
 def test_arguments_of_another_kind_are_refused(call, said):

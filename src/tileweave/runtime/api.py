@@ -242,6 +242,8 @@ def plan(
         PlanError: nothing that was found fits the memory; carries the least that does.
         VerifyError: the graph is malformed.
     """
+    if isinstance(machines, (Tensor, Sink, list, tuple)):
+        raise GraphError("plan(target, machines)", f"{machines!r} are no machines", legal="plan([a, b]) for several")
     chosen = make_machines(machines) if machines is not None else None
     settings = current_session()
     used = (settings.machines(chosen) if settings.machines else chosen) or make_machines(1)
@@ -353,7 +355,8 @@ def run(
             temporary names with a journal, and a run of the same plan on the same sources goes on with it.
 
     Returns:
-        One result where one sink is observed (and the target is no sequence), else a list in order.
+        One result where one sink is observed, else a list in order. A sequence as the target gives a list, also of one;
+        a plan of it does not: it is the plan of the one target.
 
     Raises:
         RunError: a task failed; no sink was written.
