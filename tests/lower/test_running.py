@@ -105,3 +105,34 @@ def test_shards_of_rows_equal_the_whole() -> None:
     x = np.random.default_rng(SEED).standard_normal((96, 20, 33))
     whole = tw.plan(g.cumsum(tw.source(x), 2, reverse=True))
     np.testing.assert_array_equal(tw.run(tw.plan(whole.graph, 3)), tw.run(whole))
+
+
+TINY = np.finfo("f8").tiny
+IN_PLACE = {
+    "running sum of columns": (lambda x: g.cumsum(x, 0), lambda x: np.cumsum(x, 0)),
+    "running product": (lambda x: g.cumprod(x, 1), lambda x: np.cumprod(x, 1)),
+    "sort": (lambda x: g.sort(x, 1), lambda x: np.sort(x, 1)),
+    "sort, greatest first": (lambda x: g.sort(x, 0, descending=True), lambda x: -np.sort(-x, 0)),
+}
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (7, 5, 2), (9, 1100), (40, 33)])
+@pytest.mark.parametrize("case", IN_PLACE)
+def test_what_numpy_computes_is_written_where_it_is_wanted(case: str, shape: tuple[int, ...]) -> None:
+    own, want = IN_PLACE[case]
+    x = np.random.default_rng(SEED).standard_normal(shape)
+    wanted = want(x)
+    plan = tw.plan(own(tw.source(shape=shape, dtype="float64", name="x")))
+    out = np.empty(shape)
+    for _ in range(2):
+        np.testing.assert_allclose(tw.run(plan, bind={"x": x}), wanted, rtol=1e-12, atol=TINY)
+        np.testing.assert_allclose(tw.run(plan, bind={"x": x}, out=out), wanted, rtol=1e-12, atol=TINY)
+    np.testing.assert_allclose(tw.run(plan, bind={"x": x}, out=x), wanted, rtol=1e-12, atol=TINY)
+    both = tw.plan([own(tw.source(wanted, name="y")), own(tw.source(wanted) + 1)], 2)
+    np.testing.assert_allclose(tw.run(both)[1], want(wanted + 1), rtol=1e-12, atol=TINY)
+
+
+def test_the_order_of_a_sort_is_no_sorted_array() -> None:
+    x = np.random.default_rng(SEED).integers(0, 9, (20, 30))
+    assert x.dtype == np.int64
+    np.testing.assert_array_equal(tw.run(tw.plan(g.argsort(tw.source(x), 1))), np.argsort(x, 1, "stable"))

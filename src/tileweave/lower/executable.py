@@ -464,9 +464,9 @@ class Executable:
             first = self._results + len(self._sinks) + len(self._outputs)
             self._outputs.update(((task.number, name), first + k) for k, name in enumerate(kept))
         places = [(self._outputs[task.number, name], name) for name in kept if (task.number, name) in self._outputs]
-        into = None
+        into, single = None, len(node.outputs) == 1
         if step.stage == "block" and not step.kernel.backend:
-            block, into = definition(node, task.index, kept), operator_of(node).into
+            block, into = definition(node, task.index, kept), operator_of(node).into if single else None
         else:
             block = partial(execute, node, step.stage, task.index, threads=self._threads, decision=step.kernel)
         fixed = {read.name: one for read, (one, _) in zip(task.reads, found, strict=True) if not isinstance(one, Slot)}

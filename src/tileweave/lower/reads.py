@@ -234,7 +234,7 @@ def written_over(step: Step, names: Collection[str], task: Task) -> list[ReadPie
 def updates(step: Step, task: Task) -> bool:
     """Whether a task changes some elements of its first input, where that lies if nobody else reads it."""
     node = cast("Operation", step.node)
-    if step.stage != "block" or step.kernel.backend or len(task.outs) != 1 or not task.reads:
+    if step.stage != "block" or step.kernel.backend or len(node.outputs) != 1 or not task.reads:
         return False
     operator, first = operator_of(node), node.inputs[0][1]
     same = first.type == node.output_types[step.outputs[0]] and task.reads[0].name == node.inputs[0][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ HALVES = ("float16", "bfloat16")
 LEGAL = "bool, integers, float16, bfloat16, float32, float64, floats of 8 bits"
 
 
+@lru_cache  # NumPy makes the name of a type anew each time it is asked
 def is_narrow(dtype: np.dtype[Any]) -> bool:
     """Whether an element type is a float of ml_dtypes."""
     return dtype.name in NARROW

@@ -26,7 +26,7 @@ from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.elementwise import cast, divide, equal, multiply
 from tileweave.graph.ops.elementwise import where as choose
 from tileweave.graph.ops.monoids import MONOIDS
-from tileweave.graph.ops.operators import Array, Arrays, Block, Costs, Operator, made, register
+from tileweave.graph.ops.operators import Array, Arrays, Block, Costs, Into, Operator, made, register
 from tileweave.space import AffineMap, Box, Projection
 
 
@@ -61,18 +61,28 @@ _LONG_STEP = 512
 
 
 def _running_block(ufunc: np.ufunc) -> Block:
+    into = _running_into(ufunc)
+
     def block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-        kind, dim, x = operation.output_types["out"].dtype, operation.parameter("axis"), inputs["x"]
-        if dim == x.ndim - 1 or x.size < _LONG_STEP * x.shape[dim]:
-            return {"out": np.asarray(ufunc.accumulate(x, dim, kind))}
-        out = np.empty(x.shape, kind)
-        steps, given = np.moveaxis(out, dim, 0), np.moveaxis(x, dim, 0)
-        steps[:1] = given[:1]
-        for k in range(1, len(steps)):  # NumPy's own loop takes one element after the other
-            ufunc(steps[k - 1], given[k], out=steps[k], dtype=kind)
+        out = np.empty(inputs["x"].shape, operation.output_types["out"].dtype)
+        into(operation, inputs, out)
         return {"out": out}
 
     return block
+
+
+def _running_into(ufunc: np.ufunc) -> Into:
+    def into(operation: Operation, inputs: Arrays, out: Array) -> None:
+        dim, x = operation.parameter("axis"), inputs["x"]
+        if dim == x.ndim - 1 or x.size < _LONG_STEP * x.shape[dim]:
+            ufunc.accumulate(x, dim, out.dtype, out)
+            return
+        steps, given = np.moveaxis(out, dim, 0), np.moveaxis(x, dim, 0)
+        steps[:1] = given[:1]
+        for k in range(1, len(steps)):  # NumPy's own loop takes one element after the other
+            ufunc(steps[k - 1], given[k], out=steps[k], dtype=out.dtype)
+
+    return into
 
 
 def _running(
@@ -139,8 +149,8 @@ def _cumprod_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, 
 
 
 _AXIS = Form(("x",), {"axis": axis_form})
-register(Operator("cumsum", _running_block(np.add), _AXIS, _cumsum_gradient))
-register(Operator("cumprod", _running_block(np.multiply), _AXIS, _cumprod_gradient))
+register(Operator("cumsum", _running_block(np.add), _AXIS, _cumsum_gradient, into=_running_into(np.add)))
+register(Operator("cumprod", _running_block(np.multiply), _AXIS, _cumprod_gradient, into=_running_into(np.multiply)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -154,6 +164,17 @@ def _sort_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
         return {"values": np.flip(values, dim) if operation.parameter("descending") else values}
     order = _first_places(x, dim, operation.output_types["indices"].shape[dim], operation.parameter("descending"))
     return {"values": np.take_along_axis(x, order, dim), "indices": order.astype(np.int64, copy=False)}
+
+
+def _sort_into(operation: Operation, inputs: Arrays, out: Array) -> None:
+    x, dim = inputs["x"], operation.parameter("axis")
+    if _compared(x) is not x:
+        out[...] = _sort_block(operation, inputs)["values"]
+        return
+    out[...] = x
+    out.sort(dim)
+    if operation.parameter("descending"):
+        out[...] = np.flip(out, dim)
 
 
 def _compared(x: Array) -> Array:
@@ -233,7 +254,8 @@ def _truth(node: object, value: object) -> str:
     return "" if type(value) is bool else "true or false"
 
 
-register(Operator("sort", _sort_block, Form(("x",), {"axis": axis_form, "descending": _truth}), _sort_gradient))
+_SORT = Form(("x",), {"axis": axis_form, "descending": _truth})
+register(Operator("sort", _sort_block, _SORT, _sort_gradient, into=_sort_into))
 
 
 def _sorted(where: str, x: Any, axis: int, descending: bool, count: int | None = None) -> tuple[Tensor, Tensor]:

@@ -69,7 +69,7 @@ class Operator:
         lowering: the primitive that package `lower` asks backends for, by name; empty where there is none.
         late: inputs that are applied to combined partial results.
         arity: of an elementwise operator, whose index is its output and which fusion may join; 0 for all others.
-        into: writes its result into an array that may be the very memory of its first input.
+        into: writes its result into an array that may be the very memory of its first input; where there is one.
         spares: whether the block computes just those outputs that the operation which it is given has.
     """
 
