@@ -19,7 +19,7 @@ def test_settings_are_ranked_and_pruned():
     tuned = matmul.matmul_roles.tune({"bm": (64, 128, 256), "bn": (128, 256), "stages": (2, 4, 8)}, A, B, C, on="cuda")
     assert tuned.best in ({"bm": 128, "bn": 256, "stages": 4}, {"bm": 256, "bn": 128, "stages": 4})
     text = str(tuned)
-    assert "bm=256 bn=256 stages=2: no: 289 registers a thread; there are 255" in text
+    assert "bm=256 bn=256 stages=2: no: 292 registers a thread; there are 255" in text
     assert "a block has at most 232448" in text
     assert text.endswith("not timed: matmul_roles(A, B, C): a specification holds no data")
 
@@ -35,7 +35,7 @@ def test_where_nothing_fits_every_reason_is_given():
 def test_counts_of_a_product_and_of_a_copy():
     kernel = matmul.matmul_roles.trace(A, B, C)
     found = estimate(kernel, "sm_90a")
-    assert found.bound == "second cache" and found.shared_bytes == 196672
+    assert found.bound == "second cache" and found.shared_bytes == 230400  # a ring, and C's way out
     flops = 2 * 8192 * 12288 * 4096
     found = estimate(matmul.matmul.trace(A, B, C, bn=128), "sm_80")
     assert found.bound == "products"
@@ -80,7 +80,7 @@ def test_bytes_of_boxes_are_those_of_the_thread_that_asks_for_them():
 
 
 def test_explain_shows_the_estimate():
-    assert "estimate: 1175.8 us by its counts, bound by second cache" in matmul.matmul_roles.explain(A, B, C)
+    assert "estimate: 1152.7 us by its counts, bound by second cache" in matmul.matmul_roles.explain(A, B, C)
 
 
 def test_more_groups_than_barriers_are_refused_with_the_line():

@@ -34,7 +34,13 @@ def as_wide(region: Region, padded: Region) -> Region:
 
 
 def even(extent: int, others: int, threads: int) -> int:
-    """The least extent from this one on that spreads evenly: the elements divide the threads, or these them."""
+    """The least extent from this one on that spreads evenly: the elements divide the threads, or these them.
+
+    A tile of several rows keeps its extent where the threads are no power of two: most of them may be those of a ring,
+    and 384 threads would make 129 columns of 128.
+    """
+    if others > 1 and threads & (threads - 1):
+        return extent
     step = threads // gcd(threads, others)
     whole = -(-extent // step) * step
     return next((e for e in range(extent, whole) if others * e < threads and threads % (others * e) == 0), whole)

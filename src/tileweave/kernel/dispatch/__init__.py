@@ -1,7 +1,6 @@
 """Dispatch: which instruction does each operator, which layout has each register tensor; with reasons."""
 
-from tileweave.kernel.dispatch.expand import expand
-from tileweave.kernel.dispatch.lower import Lowered, global_tensors, lower
+from tileweave.kernel.dispatch.lower import Lowered, expand, global_tensors, lower
 from tileweave.kernel.dispatch.report.estimate import Estimate, estimate
 from tileweave.kernel.dispatch.report.explain import explain, ordered
 from tileweave.kernel.dispatch.report.pictures import pictures

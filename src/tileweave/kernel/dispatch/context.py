@@ -113,6 +113,7 @@ class Context:
     maps: dict[TensorBox, Buffer] = field(default_factory=dict)
     trips: dict[str, ExprLike] = field(default_factory=dict)
     staged: dict[tuple[Threads, str], list[Buffer]] = field(default_factory=dict)
+    refused: dict[Op, str] = field(default_factory=dict)
 
     # Statements.
 

@@ -37,7 +37,7 @@ def copy(context: Context, op: Op) -> None:
     """Lowers ``copy`` and ``copy_async`` where registers take part; between registers by a conversion."""
     out, source = op.outs[0], op.ins[0]
     from_registers = isinstance(source, Region) and source.tensor.space == "register"
-    _check_asked(op, from_registers, out.tensor.space == "register")
+    _check_asked(op, from_registers, out.tensor.space == "register", context.refused.get(op))
     if out.tensor.space == "register":
         target, want, finish = into(context, op, out)
         if isinstance(source, Region) and from_registers:
@@ -56,20 +56,28 @@ def copy(context: Context, op: Op) -> None:
         want = holding(*tensor.loaded_layout(op), context.threads.warps)
         tensor.move(context, op, *converted(context, *held(context, op, source), want, op))
     elif isinstance(source, Region) and from_registers:
-        copies.store(context, op, out, source, *held(context, op, source))
+        copies.store(context, op, out, source, *_stored(context, op, source))
     else:
         copies.copy(context, op)
 
 
-def _check_asked(op: Op, from_registers: bool, to_registers: bool) -> None:
-    """Refuses a way that is asked for and is none between these memories."""
+def _check_asked(op: Op, from_registers: bool, to_registers: bool, unboxed: str | None) -> None:
+    """Refuses a way that is asked for and is none between these memories.
+
+    Args:
+        unboxed: of a store, why it does not leave by boxes.
+    """
     asked, why = op.option("use"), ""
     if asked in ("shuffle", "shared") and not (from_registers and to_registers):
         why = "not from registers to registers"
+    elif asked == "st" and (to_registers or not from_registers):
+        why = "not from registers to memory"
     elif asked == "tma" and (from_registers or to_registers):
-        why = "boxes move between global and shared memory, not registers"
+        why = unboxed or "boxes move between global and shared memory, not registers"
     if why:
-        legal = "copy_async to or from shared memory" if asked == "tma" else "no use=, or a copy between registers"
+        legal = {"tma": "copy_async to or from shared memory", "st": "no use=, or a store of registers"}.get(
+            str(asked), "no use=, or a copy between registers"
+        )
         raise BackendError(f"{op.name}(.., use={asked!r})", why, inputs={"line": str(op.line)}, legal=legal)
 
 
@@ -90,6 +98,16 @@ def held(context: Context, op: Op, region: Region) -> tuple[Buffer, Holding]:
     context.sync()
     copies.load_into(context, result, have, box)
     return result, have
+
+
+def _stored(context: Context, op: Op, region: Region) -> tuple[Buffer, Holding, Callable[[ExprLike], ExprLike]]:
+    """The registers of a region to be stored, and where its slots are: parts of runs of eight stay where they are."""
+    if not _shows_all(region):
+        part = part_of(context.holdings[region.tensor.name], region.begin, region.extent, region.dims)
+        if isinstance(part, Part) and part.runs[0] % 8 == 0:
+            _choose_part(context, op, region, part)
+            return context.buffer(region.tensor), part.held, part.slot
+    return *held(context, op, region), lambda k: k
 
 
 def _even(context: Context, region: Region) -> Holding:

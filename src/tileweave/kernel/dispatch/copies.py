@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import gcd
 
 from tileweave.errors import BackendError
@@ -110,25 +110,31 @@ def load_into(context: Context, buffer: Buffer, held: Holding, source: Region, w
     context.loop(held.slots // width, one)
 
 
-def store(context: Context, op: Op, out: Region, source: Region, buffer: Buffer, held: Holding) -> None:
+Place = Callable[[ExprLike], ExprLike]
+"""Where a slot of a holding is among the slots of its buffer."""
+
+
+def store(context: Context, op: Op, out: Region, source: Region, buffer: Buffer, held: Holding, at: Place) -> None:
     """Registers to memory: where several threads hold an element, the first one writes."""
     width, free, run = _width(held, out, out.tensor.element.bits)
+    unboxed = context.refused.get(op)
+    apart = () if unboxed is None else (Candidate("tma", False, unboxed),)
     problem = "an addition" if op.option("accumulate") else store_problem(held, out, context.arch)
     if not problem:
         how = ", turned" * (places.fastest(out) == 0)
         context.choose(op, STORE, Candidate("stmatrix", True, f"four 8 x 8 tiles each{how}"))
-        _store_matrices(context, buffer, held, out)
+        _store_matrices(context, buffer, held, out, at)
         return
     reasons = (Candidate("stmatrix", False, problem),) if out.tensor.space == "shared" else ()
-    context.choose(op, f"st.{out.tensor.space}", *reasons, *_reasons("st", out, width, free, run))
-    store_from(context, buffer, held, out, width, bool(op.option("accumulate")), source)
+    context.choose(op, f"st.{out.tensor.space}", *apart, *reasons, *_reasons("st", out, width, free, run))
+    store_from(context, buffer, held, out, width, bool(op.option("accumulate")), source, at)
 
 
 def store_from(
     context: Context, buffer: Buffer, held: Holding, out: Region, width: int | None = None, accumulate: bool = False,
-    shown: Region | None = None,
+    shown: Region | None = None, place: Place = lambda k: k,
 ) -> None:  # fmt: skip
-    """Stores registers that lie as `held` says into a box."""
+    """Stores registers that lie as `held` says into a box; `place` says where its runs of `width` slots are."""
     element = out.tensor.element
     if width is None:
         width = _width(held, out, element.bits)[0]
@@ -144,7 +150,7 @@ def store_from(
             mask = both(mask, places.inside(exists, at, held.shape))
         where = memory_at(context, out, at)
         if not cast and not accumulate:
-            context.instruction(f"st.{_kind(memory)}", where, slot(buffer, v * width, width), mask=mask)
+            context.instruction(f"st.{_kind(memory)}", where, slot(buffer, place(v * width), width), mask=mask)
             return
         raw = Buffer(context.fresh("raw"), out.tensor.dtype, "register", width, min(16, width * element.bits // 8))
         context.emit(Allocate(raw))
@@ -153,22 +159,27 @@ def store_from(
             context.emit(Allocate(old))
             context.instruction(f"ld.{_kind(memory)}", slot(old, 0, width), where, mask=mask, fill=0)
             context.loop(
-                width, lambda j: context.instruction("map.add", slot(raw, j), slot(old, j), slot(buffer, v * width + j))
+                width,
+                lambda j: context.instruction(
+                    "map.add", slot(raw, j), slot(old, j), slot(buffer, place(v * width) + j)
+                ),
             )
         else:
-            context.loop(width, lambda j: context.instruction("map.cast", slot(raw, j), slot(buffer, v * width + j)))
+            context.loop(
+                width, lambda j: context.instruction("map.cast", slot(raw, j), slot(buffer, place(v * width) + j))
+            )
         context.instruction(f"st.{_kind(memory)}", where, slot(raw, 0, width), mask=mask)
 
     context.loop(held.slots // width, one)
 
 
-def _store_matrices(context: Context, buffer: Buffer, held: Holding, out: Region) -> None:
+def _store_matrices(context: Context, buffer: Buffer, held: Holding, out: Region, place: Place) -> None:
     raw = context.registers("raw", out.tensor.dtype, 8)
     turned = places.fastest(out) == 0  # rows in memory are columns of the tiles
     name = STORE.replace(".x4.", ".x4.trans.") if turned else STORE
 
     def one(v: ExprLike) -> None:
-        context.loop(8, lambda j: context.instruction("map.cast", slot(raw, j), slot(buffer, v * 8 + j)))
+        context.loop(8, lambda j: context.instruction("map.cast", slot(raw, j), slot(buffer, place(v * 8) + j)))
         where = memory_at(context, out, store_row(held, context.threads.warp, v * 8, turned))
         context.instruction(name, where, slot(raw, 0, 8))
 

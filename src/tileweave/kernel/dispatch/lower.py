@@ -10,13 +10,15 @@ from typing import Literal, NamedTuple
 from tileweave.errors import BackendError, LayoutError
 from tileweave.index import as_expr, constant_of, simplify, symbol
 from tileweave.kernel.atoms import atom
-from tileweave.kernel.atoms.atom import generation
+from tileweave.kernel.atoms.atom import check_arch, generation
 from tileweave.kernel.dispatch import compute, convert, copies, products, schedules, tensor
 from tileweave.kernel.dispatch.boxes import barrier_of, box_problem, elected
 from tileweave.kernel.dispatch.context import Context, Threads, declined, need_type, place, printed
-from tileweave.kernel.dispatch.expand import expand
+from tileweave.kernel.dispatch.explicit.automatic import Names, staged_products
+from tileweave.kernel.dispatch.explicit.stores import through_boxes
 from tileweave.kernel.dispatch.layouts.assign import assign
 from tileweave.kernel.dispatch.layouts.places import cosize
+from tileweave.kernel.dispatch.layouts.registers import Holding
 from tileweave.kernel.ir import (
     Alloc,
     Arrive,
@@ -72,22 +74,57 @@ class Lowered(NamedTuple):
     choices: tuple[Choice, ...]
 
 
-def lower(kernel: Kernel, arch: str = "sm_80") -> Lowered:
+def lower(kernel: Kernel, arch: str = "sm_80", *, boxes: bool = True) -> Lowered:
     """Chooses an instruction for every operator.
 
     Args:
         kernel: a kernel, every extent known.
         arch: the target, ``sm_80``, ``sm_90a`` ..
+        boxes: whether registers may leave by boxes of tensor maps, which not every text has.
 
     Raises:
         BackendError: something has no instruction on this target; names it and the user's line.
     """
-    kernel = expand(kernel, arch)
-    warps = kernel.threads // 32
+    explicit, refused = _explicit(kernel, arch, boxes)
+    return _lowered(explicit, arch, refused)
+
+
+def expand(kernel: Kernel, arch: str = "sm_90a") -> Kernel:
+    """The explicit program of a kernel: no product reads global memory, and no result leaves by boxes unseen.
+
+    Args:
+        kernel: the kernel.
+        arch: the target.
+
+    Raises:
+        BackendError: the target is not known.
+    """
+    return _explicit(kernel, arch, True)[0]
+
+
+def _explicit(kernel: Kernel, arch: str, boxes: bool) -> tuple[Kernel, dict[Op, str]]:
+    """The explicit program, and why its stores of registers are none of boxes."""
+    check_arch("dispatch(kernel, arch)", arch)
+    names = Names(kernel)
+    staged = staged_products(kernel, arch, names)
+    if not boxes:
+        return staged, {}
+
+    return through_boxes(staged, arch, lambda: _holdings(staged, arch), lambda plain: _lowered(plain, arch, {}).program,
+                         names.fresh)  # fmt: skip
+
+
+def _holdings(kernel: Kernel, arch: str) -> dict[str, Holding]:
+    """Where the register tensors of an explicit kernel lie."""
     found = tuple(s for s in walk(kernel.body) if isinstance(s, Op) and s.name == "gemm")
-    holdings = assign(kernel.body, warps, products.accumulator(arch, found))
+    return assign(kernel.body, kernel.threads // 32, products.accumulator(arch, found))
+
+
+def _lowered(kernel: Kernel, arch: str, refused: dict[Op, str]) -> Lowered:
+    """An explicit kernel as what each thread does."""
+    warps, holdings = kernel.threads // 32, _holdings(kernel, arch)
     block = symbol("warp", 0, warps)
-    context = Context(arch, warps, holdings, Threads(0, warps, block))
+    context = Context(arch, warps, holdings, Threads(0, warps, block), refused=refused)
     parameters = []
     for one in (*kernel.params, *global_tensors(kernel)):
         need_type(one, kernel.line)

@@ -11,7 +11,7 @@ from tileweave.kernel.ir import Candidate, Op
 
 BUILT_IN = {
     "gemm": ("wgmma", "mma.sync", "fma"),
-    "copy": ("tma", "shuffle", "shared"),
+    "copy": ("tma", "st", "shuffle", "shared"),
     "copy_async": ("tma", "cp.async"),
 }
 """Operator -> the ways of dispatch's own that `use=` may ask for."""

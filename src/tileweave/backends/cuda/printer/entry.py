@@ -24,14 +24,14 @@ from tileweave.kernel.ir import Kernel, KernelTensor
 from tileweave.kernel.threads import SourceLine, ThreadProgram
 
 
-def lowered(kernel: Kernel, arch: str) -> Lowered:
-    """The thread program of a kernel and the choices that made it; the last ones are kept."""
-    return _lowered(kernel, arch, registered())
+def lowered(kernel: Kernel, arch: str, *, boxes: bool = True) -> Lowered:
+    """The thread program of a kernel and the choices that made it; the last ones are kept. Arguments as `lower`."""
+    return _lowered(kernel, arch, registered(), boxes)
 
 
 @lru_cache(64)
-def _lowered(kernel: Kernel, arch: str, schedules: tuple[Schedule, ...]) -> Lowered:
-    return lower(kernel, arch)
+def _lowered(kernel: Kernel, arch: str, schedules: tuple[Schedule, ...], boxes: bool) -> Lowered:
+    return lower(kernel, arch, boxes=boxes)
 
 
 def text(kernel: Kernel, arch: str = "sm_90a") -> str:

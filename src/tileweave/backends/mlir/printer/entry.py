@@ -24,7 +24,7 @@ def text(kernel: Kernel, arch: str = "sm_80") -> str:
     Raises:
         BackendError: something in it has no operation in the dialects; names it, the reason and the user's line.
     """
-    return text_and_places(lowered(kernel, arch).program)[0]
+    return text_and_places(lowered(kernel, arch, boxes=False).program)[0]
 
 
 def run(
@@ -72,7 +72,7 @@ def run_together(
         named = (
             arrays if isinstance(arrays, Mapping) else dict(zip([p.name for p in kernel.params], arrays, strict=True))
         )
-        program = lowered(kernel, arch).program
+        program = lowered(kernel, arch, boxes=False).program
         name = program.name if len(runs) == 1 else f"{program.name}_{number}"
         texts[name], places = text_and_places(program)
         given, after = arguments(kernel, program, named)

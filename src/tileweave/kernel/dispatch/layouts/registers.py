@@ -198,6 +198,20 @@ class Part:
     held: Holding
     slots: tuple[int, ...]
 
+    @cached_property
+    def runs(self) -> tuple[int, int]:
+        """Slots of the box that follow each other in the tensor, and from one such run to the next; (1, 0): no rule."""
+        slots, count = self.slots, len(self.slots)
+        length = next((n for n in range(1, count) if slots[n] != slots[0] + n), count)
+        step = slots[length] - slots[0] if length < count else 0
+        steady = all(at == slots[0] + k % length + k // length * step for k, at in enumerate(slots))
+        return (length, step) if steady else (1, 0)
+
+    def slot(self, k: ExprLike) -> ExprLike:
+        """The slot of the tensor for one of the box, by `runs`."""
+        length, step = self.runs
+        return self.slots[0] + (k % length + k // length * step if step else k)
+
 
 def part_of(held: Holding, begin: Sequence[ExprLike], extent: Sequence[int], dims: Sequence[int]) -> Part | str:
     """A box of a register tensor as slots of the same threads, or why it is none.

@@ -14,9 +14,8 @@ from tileweave.index import Expr, ExprLike, as_expr, bounds, evaluate, symbols_o
 from tileweave.kernel.atoms import BITS, atom
 from tileweave.kernel.dispatch.layouts.traffic import access_of
 from tileweave.kernel.dispatch.lower import lower
-from tileweave.kernel.dispatch.report.liveness import registers as live
+from tileweave.kernel.dispatch.report.resources import columns_of, registers_of, resident, shared_limit, shared_of
 from tileweave.kernel.ir import Kernel
-from tileweave.kernel.ir.verify import TENSOR_COLUMNS
 from tileweave.kernel.threads import (
     Branch,
     Instruction,
@@ -25,7 +24,6 @@ from tileweave.kernel.threads import (
     Statement,
     ThreadLoop,
     ThreadProgram,
-    instructions,
 )
 
 
@@ -38,25 +36,22 @@ class ProcessorRates:
         hertz: cycles in a second.
         bytes_per_second: of global memory.
         products: multiplications and additions of 16-bit tensor products in a cycle of one multiprocessor.
-        shared_bytes: shared memory of a multiprocessor.
     """
 
     multiprocessors: int
     hertz: float
     bytes_per_second: float
     products: int
-    shared_bytes: int
 
 
 #: A100, H200 and B200, from their data sheets.
 RATES = {
-    "sm_80": ProcessorRates(108, 1.41e9, 1.555e12, 2048, 163 << 10),
-    "sm_90a": ProcessorRates(132, 1.755e9, 4.8e12, 4096, 227 << 10),
-    "sm_100a": ProcessorRates(148, 1.85e9, 8e12, 8192, 227 << 10),
+    "sm_80": ProcessorRates(108, 1.41e9, 1.555e12, 2048),
+    "sm_90a": ProcessorRates(132, 1.755e9, 4.8e12, 4096),
+    "sm_100a": ProcessorRates(148, 1.85e9, 8e12, 8192),
 }
-#: Registers of a multiprocessor, the most of a thread, and what addresses and counters take beside the tensors.
-_REGISTERS, _MOST, _OTHERS = 65536, 255, 32
-_THREADS, _BLOCKS, _START = 2048, 32, 1500
+#: Registers that a thread may have, and cycles before a block's first instruction of use.
+_MOST, _START = 255, 1500
 #: `mma.sync` reaches half of the rate of warpgroups where there are such.
 _WARP_SHARE = 0.5
 #: Bytes of a cycle that all multiprocessors together get from the second cache, which serves what was read before. Of
@@ -111,19 +106,13 @@ def estimated(kernel: Kernel, program: ThreadProgram) -> Estimate:
     rates = RATES.get(program.arch) or RATES["sm_80"]
     counts: Counter[str] = Counter()
     _count(program, program.body, 1.0, tuple({"warp": w, "lane": 0} for w in range(program.warps)), counts)
-    shared = sum(b.bytes for b in program.shared)
-    threads = 32 * program.warps
-    registers = _OTHERS + live(program.body)
-    columns = sum(int(i.operands[1]) for i in instructions(program.body) if i.atom.startswith("tcgen05.alloc"))
-    problem = ""
-    if shared > rates.shared_bytes:
-        problem = f"{shared} bytes of shared memory; {program.arch} has {rates.shared_bytes}"
+    shared, registers, columns = shared_of(program), registers_of(program), columns_of(program)
+    problem, most = "", shared_limit(program.arch)
+    if shared > most:
+        problem = f"{shared} bytes of shared memory; {program.arch} has {most}"
     elif registers > _MOST:
         problem = f"{registers} registers a thread; there are {_MOST}"
-    fits = [_THREADS // threads, _BLOCKS, _REGISTERS // (threads * registers)]
-    fits += [rates.shared_bytes // shared] if shared else []
-    fits += [TENSOR_COLUMNS // columns] if columns else []
-    resident = max(1 if not problem else 0, min(fits))
+    blocks_at_once = max(1 if not problem else 0, resident(program))
     blocks = prod(program.grid)
     once = min(counts["bytes"], sum(t.size * t.element.bits // 8 for t in kernel.params) / blocks)
     cycles = {
@@ -134,10 +123,10 @@ def estimated(kernel: Kernel, program: ThreadProgram) -> Estimate:
         "issue": counts["issued"] / 4,
     }
     bound = max(cycles, key=lambda name: cycles[name])
-    turns = ceil(blocks / (rates.multiprocessors * max(1, resident)))
-    each = min(max(1, resident), ceil(blocks / rates.multiprocessors))
+    turns = ceil(blocks / (rates.multiprocessors * max(1, blocks_at_once)))
+    each = min(max(1, blocks_at_once), ceil(blocks / rates.multiprocessors))
     seconds = turns * (_START + each * cycles[bound]) / rates.hertz
-    return Estimate(seconds, bound, shared, registers, resident, problem, columns)
+    return Estimate(seconds, bound, shared, registers, blocks_at_once, problem, columns)
 
 
 #: For each warp: what the symbols of its first thread are.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tileweave.kernel.dispatch.expand import expand
+from tileweave.kernel.dispatch.explicit.rows import reasons
 from tileweave.kernel.dispatch.layouts.traffic import accesses
-from tileweave.kernel.dispatch.lower import lower
+from tileweave.kernel.dispatch.lower import expand, lower
 from tileweave.kernel.dispatch.report.estimate import estimated
-from tileweave.kernel.dispatch.rows import reasons
+from tileweave.kernel.dispatch.report.resources import shared_of
 from tileweave.kernel.ir import Kernel, On, Op
 
 
@@ -27,7 +27,7 @@ def explain(kernel: Kernel, arch: str = "sm_90a") -> str:
         arch: the target.
     """
     program, choices = lower(kernel, arch)
-    bytes_ = sum(b.bytes for b in program.shared)
+    bytes_ = shared_of(program)
     grid = " x ".join(map(str, program.grid))
     clusters = f" in clusters of {kernel.grid.cluster}" if kernel.grid.cluster > 1 else ""
     threads = 32 * program.warps

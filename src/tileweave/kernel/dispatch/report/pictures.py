@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tileweave.kernel.dispatch import products
-from tileweave.kernel.dispatch.expand import expand
 from tileweave.kernel.dispatch.layouts.assign import assign
 from tileweave.kernel.dispatch.layouts.places import rows_of
+from tileweave.kernel.dispatch.lower import expand
 from tileweave.kernel.ir import Kernel, KernelTensor, Op, walk
 from tileweave.kernel.ir.statements import Alloc
 from tileweave.layout.analysis.svg import svg

@@ -13,8 +13,8 @@ from math import prod
 from typing import Any
 
 from tileweave.index import Expr, simplify, symbol
-from tileweave.kernel.atoms.atom import generation
 from tileweave.kernel.dispatch.layouts.places import strided_layout
+from tileweave.kernel.dispatch.report.resources import shared_limit
 from tileweave.kernel.ir import (
     Alloc,
     Candidate,
@@ -35,9 +35,8 @@ from tileweave.kernel.meaning import neutral
 HELD = 152
 #: Registers of a thread that the values of one part take, all together.
 _PART = 64
-#: KiB of shared memory that a block may have, by architecture; and bytes that reductions exchange.
-_SHARED = {70: 96, 72: 96, 75: 64, 80: 163, 87: 163, 90: 227, 100: 227, 101: 227, 103: 227, 110: 227}
-_OTHERS, _LEFT = 99, 4 << 10
+#: Bytes of shared memory that reductions exchange.
+_LEFT = 4 << 10
 
 
 @dataclass
@@ -80,7 +79,7 @@ def reasons(on: On, arch: str) -> tuple[Candidate, ...]:
 
 
 def _shared_bytes(arch: str) -> int:
-    return (_SHARED.get(generation(arch), _OTHERS) << 10) - _LEFT
+    return shared_limit(arch) - _LEFT
 
 
 def _rows(on: On) -> _Rows | None:

@@ -2,9 +2,9 @@
 
 Rows that registers do not hold are gone over in parts (`rows`).
 
-``cta.gemm(acc, A_tile, B_tile)`` on tiles in global memory says what to compute. `expand` gives the program that does
-it: where the copy engine can fetch the tiles and warpgroups can multiply them, one warpgroup fills a ring of stages and
-the others multiply; elsewhere all threads copy some steps ahead and multiply.
+``cta.gemm(acc, A_tile, B_tile)`` on tiles in global memory says what to compute. `staged_products` gives the program
+that does it: where the copy engine can fetch the tiles and warpgroups can multiply them, one warpgroup fills a ring of
+stages and the others multiply; elsewhere all threads copy some steps ahead and multiply.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from functools import partial
 from math import log2
 
 from tileweave.index import Expr, as_expr, simplify, substitute
-from tileweave.kernel.atoms.atom import check_arch
 from tileweave.kernel.dispatch.boxes import map_problem
 from tileweave.kernel.dispatch.context import always
+from tileweave.kernel.dispatch.explicit.rows import in_parts
 from tileweave.kernel.dispatch.groups import fits
 from tileweave.kernel.dispatch.layouts.places import strided_layout
-from tileweave.kernel.dispatch.rows import in_parts
 from tileweave.kernel.ir import (
     Alloc,
     Arrive,
@@ -50,32 +49,24 @@ _LEAST = 2
 _FEW, _MOST = 40, 232
 
 
-def expand(kernel: Kernel, arch: str = "sm_90a") -> Kernel:
-    """The explicit program of a kernel: no product reads global memory.
-
-    Args:
-        kernel: the kernel.
-        arch: the target.
-
-    Raises:
-        BackendError: the target is not known.
-    """
-    check_arch("dispatch(kernel, arch)", arch)
-    names = _Names({s.tensor.name for s in walk(kernel.body) if isinstance(s, Alloc)} | {p.name for p in kernel.params})
-    names.taken |= {str(s) for s in free_symbols(kernel.grid)} | {axis for axis, _ in kernel.mesh}
+def staged_products(kernel: Kernel, arch: str, names: Names) -> Kernel:
+    """The kernel with no product that reads global memory, and rows in parts that registers hold."""
     body = tuple(in_parts(s, arch, names.fresh) if isinstance(s, On) else s for s in kernel.body)
     if any(_automatic(s) for s in walk(body)):
         body = _outer(body, arch, names)
     return kernel if body == kernel.body else replace(kernel, body=body)
 
 
-class _Names:
-    """Names that nothing else has."""
+class Names:
+    """Names that nothing else in a kernel has."""
 
-    def __init__(self, taken: set[str]) -> None:
-        self.taken = taken
+    def __init__(self, kernel: Kernel) -> None:
+        self.taken = {s.tensor.name for s in walk(kernel.body) if isinstance(s, Alloc)}
+        self.taken |= {p.name for p in kernel.params} | {str(s) for s in free_symbols(kernel.grid)}
+        self.taken |= {axis for axis, _ in kernel.mesh}
 
     def fresh(self, stem: str) -> str:
+        """A stem, numbered where it is taken; taken from now on."""
         name, number = stem, 1
         while name in self.taken:
             name, number = f"{stem}_{number}", number + 1
@@ -92,33 +83,41 @@ def _far(op: Op) -> list[Region]:
     return [v for v in op.ins[:2] if isinstance(v, Region) and v.tensor.space in ("global", "symmetric")]
 
 
-def _outer(body: Sequence[Statement], arch: str, names: _Names) -> tuple[Statement, ...]:
+def _outer(body: Sequence[Statement], arch: str, names: Names) -> tuple[Statement, ...]:
     out: list[Statement] = []
     for statement in body:
         if isinstance(statement, On) and statement.scope.kind == "cta":
             by_roles = _roles(statement, arch, names)
-            out.append(by_roles or replace(statement, body=_inner(statement.body, arch, names)))
+            once = statement.scope.threads // 32 if statement.each is None else 0
+            out.append(by_roles or replace(statement, body=_inner(statement.body, arch, names, once)))
         elif isinstance(statement, On):
-            out.append(replace(statement, body=_inner(statement.body, arch, names)))
+            once = statement.scope.threads // 32 if statement.each is None else 0
+            out.append(replace(statement, body=_inner(statement.body, arch, names, once)))
         else:
             out.append(statement)
     return tuple(out)
 
 
-def _inner(body: Sequence[Statement], arch: str, names: _Names, again: bool = False) -> tuple[Statement, ...]:
-    """Bodies whose products are staged by all threads of the scope; `again`: they may be executed more than once."""
+def _inner(body: Sequence[Statement], arch: str, names: Names, once: int, again: bool = False) -> tuple[Statement, ...]:
+    """Bodies whose products are staged by all threads of the scope.
+
+    Args:
+        once: the warps of a scope that executes them once, so that mbarriers count from 0; 0: no such.
+        again: whether they may be executed more than once.
+    """
     out: list[Statement] = []
     for statement in body:
         if isinstance(statement, For) and any(_automatic(s) for s in statement.body):
-            out += [Sync(line=statement.line)] * again + _pipeline(statement, arch, names)
+            by_boxes = None if again else _by_boxes(statement, arch, names, once)
+            out += by_boxes or [Sync(line=statement.line)] * again + _pipeline(statement, arch, names)
         elif isinstance(statement, Op) and _automatic(statement):
             out += _single(statement, arch, names)
         elif isinstance(statement, When):
-            yes, no = (_inner(b, arch, names, again) for b in (statement.body, statement.otherwise))
+            yes, no = (_inner(b, arch, names, once, again) for b in (statement.body, statement.otherwise))
             out.append(replace(statement, body=yes, otherwise=no))
         elif isinstance(statement, For | While | On):
             inside = again or not isinstance(statement, On)
-            out.append(replace(statement, body=_inner(statement.body, arch, names, inside)))
+            out.append(replace(statement, body=_inner(statement.body, arch, names, 0, inside)))
         else:
             out.append(statement)
     return tuple(out)
@@ -174,7 +173,7 @@ def _replaced(body: Sequence[Statement], tiles: dict[Region, Region]) -> tuple[S
     )
 
 
-def _pipeline(loop: For, arch: str, names: _Names) -> list[Statement]:
+def _pipeline(loop: For, arch: str, names: Names) -> list[Statement]:
     """All threads copy some steps ahead, wait for the oldest copy, and multiply."""
     stages = max(_LEAST, loop.stages)
     regions = _operands(loop.body)
@@ -205,6 +204,48 @@ def _pipeline(loop: For, arch: str, names: _Names) -> list[Statement]:
     return [*out, replace(loop, body=tuple(body), stages=1)]
 
 
+def _by_boxes(loop: For, arch: str, names: Names, warps: int) -> list[Statement] | None:
+    """The same by boxes, for warpgroups of which one thread fetches what all multiply; None where there is no form."""
+    regions = _operands(loop.body)
+    if arch != "sm_90a" or not warps or any(map_problem(r.tensor, arch) for r in regions):
+        return None
+    stages, i, line = max(_LEAST, loop.stages), loop.symbol, loop.line
+    tensors = [staged(r, stages, names.fresh("s" + r.tensor.name.lower())) for r in regions]
+    explicit = _replaced(loop.body, {r: _stage(t, 0) for t, r in zip(tensors, regions, strict=True)})
+    if any(fits(s, warps, arch) is None for s in explicit if isinstance(s, Op) and s.name == "gemm"):
+        return None
+    full = KernelTensor(names.fresh("full"), (stages,), "mbarrier", "shared", strided_layout([(stages, 1)]))
+    count, ahead = simplify((as_expr(loop.stop) - loop.start) // loop.step), stages - 1
+    bytes_ = sum(r.size * r.tensor.element.bits // 8 for r in regions)
+
+    def copies(step: Expr, number: int | Expr) -> tuple[Statement, ...]:
+        return (
+            Arrive(_bar(full, number), "one", bytes_, line=line),
+            *(
+                Op("copy_async", (_stage(t, number),), (_moved(r, i, step, step < loop.stop),),
+                   barrier=_bar(full, number), line=line)
+                for t, r in zip(tensors, regions, strict=True)
+            ),
+        )  # fmt: skip
+
+    out: list[Statement] = [Alloc(t, line) for t in (*tensors, full)]
+    out += [Init(_bar(full, s), 1, line) for s in range(stages)]
+    out += [Fence("mbarrier_init", line), Sync(line=line)]
+    for p in range(ahead):
+        step = simplify(as_expr(loop.start) + p * as_expr(loop.step))
+        out += _when(as_expr(p) < count, partial(copies, step, p), line)
+    turn = simplify((i - loop.start) // loop.step)
+    later = simplify(i + ahead * as_expr(loop.step))
+    body: list[Statement] = [
+        Wait(_bar(full, simplify(turn % stages)), simplify(turn // stages % 2), line),
+        Sync(line=line),
+    ]
+    body += _when(turn + ahead < count, partial(copies, later, simplify((turn + ahead) % stages)), line)
+    tiles = {r: _stage(t, simplify(turn % stages)) for t, r in zip(tensors, regions, strict=True)}
+    body += _replaced(loop.body, tiles)
+    return [*out, replace(loop, body=tuple(body), stages=1)]
+
+
 def _when(condition: Expr, body: Callable[[], tuple[Statement, ...]], line: Line) -> list[Statement]:
     """The body where its condition holds; nothing where it never does."""
     condition = simplify(condition)
@@ -214,7 +255,7 @@ def _when(condition: Expr, body: Callable[[], tuple[Statement, ...]], line: Line
     return [When(condition, body(), (), line)]
 
 
-def _single(op: Op, arch: str, names: _Names) -> list[Statement]:
+def _single(op: Op, arch: str, names: Names) -> list[Statement]:
     """One product outside a loop: copy, wait, multiply."""
     regions = list(dict.fromkeys(_far(op)))
     tensors = [staged(r, 1, names.fresh("s" + r.tensor.name.lower())) for r in regions]
@@ -227,7 +268,7 @@ def _single(op: Op, arch: str, names: _Names) -> list[Statement]:
     return [*out, *_replaced((op,), {r: _stage(t, 0) for t, r in zip(tensors, regions, strict=True)})]
 
 
-def _roles(on: On, arch: str, names: _Names) -> On | None:
+def _roles(on: On, arch: str, names: Names) -> On | None:
     """One warpgroup fills a ring, the others run the body; None where copies or products have no such form."""
     warps = on.scope.threads // 32
     loops = [s for s in on.body if isinstance(s, For) and any(_automatic(x) for x in s.body)]
