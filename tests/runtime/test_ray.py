@@ -56,6 +56,26 @@ def test_any_plan_of_any_graph_computes_what_the_graph_means(dtype: str) -> None
 
 
 @pytest.mark.usefixtures("ray_cluster")
+def test_what_results_take_that_stay_on_nodes_is_told() -> None:
+    from tileweave.runtime.ray.held import HeldSink, Nodes
+
+    nodes, moved = Nodes.of(None, 1), 0
+    for seed in range(100, 106):
+        values = random_graph(seed, "int64", steps=4)
+        tensors = [value.tensor for value in values]
+        plan = random_plan(g.Graph.of(*tensors), machines(3, memory="1GiB"), np.random.default_rng(seed))
+        kept: dict[g.Sink, HeldSink] = {}
+        _, events = run(plan, keep=lambda sink, kept=kept: kept.setdefault(sink, HeldSink(nodes, sink.tensor.type)))
+        done = [event for event in events if isinstance(event, Progress)]
+        assert sum(event.bytes_read for event in done) == plan.bytes_read
+        assert sum(event.bytes_moved for event in done) == plan.bytes_moved
+        moved += sum(step.costs.bytes_moved for step in plan.steps if step.stage == "store")
+        for sink, expected in zip(plan.graph.sinks, g.evaluate(tensors), strict=True):
+            np.testing.assert_array_equal(nodes.read(kept[sink].held(1)), expected)
+    assert moved > 0
+
+
+@pytest.mark.usefixtures("ray_cluster")
 def test_both_runtimes_tell_the_same_events() -> None:
     x = np.random.default_rng(0).integers(0, 9, (40, 30))
     plan = plan_of(g.sum(g.matmul(x, g.transpose(g.as_tensor(x))) * 2, axis=1))

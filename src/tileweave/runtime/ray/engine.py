@@ -24,7 +24,7 @@ import numpy as np
 from tileweave.errors import RunError
 from tileweave.graph import FileTarget, TensorType
 from tileweave.lower.reads import Block, Taken, gather
-from tileweave.planner import Plan, ReadPiece
+from tileweave.planner import Plan, ReadPiece, Task
 from tileweave.runtime.events import Event, Progress, Retry
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io.sinks import Handle
@@ -391,7 +391,7 @@ class _Run:
         destination, node = self.destinations[self.prepared.sink(task)], self.session.node(unit.machine).id
         if isinstance(destination, HeldSink):
             destination.keep(task, node, [self._argument(where, node) for where in unit.arguments])
-            self._finish(number, 0, [(time.time(), time.time(), Taken())])
+            self._finish(number, 0, [(time.time(), time.time(), _taken(unit, task))])
             return
         arrays: dict[int, Block] = {}
 
@@ -445,3 +445,13 @@ class _Run:
         k = 0
         while self.values.pop((task, k), None) is not None or k == 0:
             k += 1
+
+
+def _taken(unit: Unit, task: Task) -> Taken:
+    """What a task takes from elsewhere that stores on a node: this process sees none of the arrays."""
+    (read,), out = task.reads, Taken()
+    for piece in read.pieces:
+        maker = unit.machine if piece.constant else unit.machine_of(piece)
+        out.read += read.dtype.itemsize * piece.region.size * (maker < 0)
+        out.moved += read.dtype.itemsize * piece.points * (maker not in (-1, unit.machine))
+    return out
