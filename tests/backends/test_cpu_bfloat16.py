@@ -59,10 +59,18 @@ def test_whole_numbers_are_exact(equation: str, sizes: dict[str, int], target: T
     assert np.array_equal(c, np.einsum(equation, a.astype(np.float32), b.astype(np.float32)))
 
 
-@pytest.mark.parametrize("features", ["+avx512vnni", "-avx512vnni"])
+def without(*names: str) -> Target:
+    """This processor with fewer features; its vectors stay as wide as they are."""
+    return replace(host(), features=",".join(f for f in host().features.split(",") if f[1:] not in names))
+
+
+FEWER = {"host": host(), "no vnni": without("avx512vnni"), "no pairs": without("avx512vnni", "avx512bw", "avx2")}
+
+
+@pytest.mark.parametrize("target", [pytest.param(target, id=name) for name, target in FEWER.items()])
 @pytest.mark.parametrize(("equation", "sizes"), CASES)
-def test_integers_of_16_bits_are_exact(equation: str, sizes: dict[str, int], features: str) -> None:
-    rng, target = np.random.default_rng(0), replace(host(), features=host().features.replace("+avx512vnni", features))
+def test_integers_of_16_bits_are_exact(equation: str, sizes: dict[str, int], target: Target) -> None:
+    rng = np.random.default_rng(0)
     a, b, _ = (np.empty(x.shape, "int16") for x in arrays(equation, sizes))
     a[...], b[...] = rng.integers(-(2**15), 2**15, a.shape), rng.integers(-(2**15), 2**15, b.shape)
     wide = np.einsum(equation, a.astype(np.int64), b.astype(np.int64))
@@ -70,6 +78,16 @@ def test_integers_of_16_bits_are_exact(equation: str, sizes: dict[str, int], fea
     program = emit_contraction(equation, (dense(a, "INT16"), dense(b, "INT16")), dense(c, "INT32"))
     compile(program, threads=2, target=target, cache=False)(a, b, c)
     assert np.array_equal(c, wide.astype(np.int32))  # sums wrap
+
+
+@pytest.mark.parametrize("target", [pytest.param(target, id=name) for name, target in FEWER.items()])
+def test_sums_of_the_least_integers_wrap(target: Target) -> None:
+    """Two products of -2^15 and itself are 2^31: the one pair whose sum leaves INT32."""
+    a, b = np.full((9, 64), -(2**15), np.int16), np.full((64, 33), -(2**15), np.int16)
+    c = np.full((9, 33), 77, np.int32)
+    program = emit_contraction("ik,kj->ij", (dense(a, "INT16"), dense(b, "INT16")), dense(c, "INT32"))
+    compile(program, threads=1, target=target, cache=False)(a, b, c)
+    assert np.array_equal(c, (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32))
 
 
 @pytest.mark.parametrize("target", TARGETS)

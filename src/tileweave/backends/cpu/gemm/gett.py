@@ -177,11 +177,12 @@ def _contracted_dims(dims: list[Mode], widths: tuple[int, int], few_rows: bool) 
     return tuple(reversed(fuse(ordered)))
 
 
-_PAIRED: dict[tuple[str, ...], str] = {
-    ("BF16", "BF16", "FP32"): "avx512bf16",
-    ("INT16", "INT16", "INT32"): "avx512vnni",
+_PAIRED: dict[tuple[tuple[str, ...], int], tuple[str, ...]] = {
+    (("BF16", "BF16", "FP32"), 16): ("avx512bf16",),
+    (("INT16", "INT16", "INT32"), 16): ("avx512vnni", "avx512bw"),
+    (("INT16", "INT16", "INT32"), 8): ("avx2",),
 }
-"""Operands and sums -> the processor's feature that multiplies and adds them in pairs."""
+"""Operands and sums, lanes -> the features of processors that multiply and add them in pairs, the best first."""
 
 
 def _paired(
@@ -192,8 +193,9 @@ def _paired(
     lanes: int,
 ) -> Contracted:
     """Products of 16 bits two at a time, where the processor has an instruction for it and both operands pack well."""
-    feature = _PAIRED.get(tuple(element.name for element in elements))
-    if feature is None or lanes != 16 or not target.has(feature):
+    features = _PAIRED.get((tuple(element.name for element in elements), lanes), ())
+    feature = next((one for one in features if target.has(one)), "")
+    if not feature:
         return contracted
     if not contracted.dims or (contracted.tabled and contracted.dims[0].extent % 2):
         return contracted
@@ -201,7 +203,7 @@ def _paired(
         dense = [dim.strides[0] == 2 for dim in dims]
         if not contracted.dense(operand, 2) and not (dense and dense[0]):
             return contracted
-    return replace(contracted, paired=True)
+    return replace(contracted, paired=feature)
 
 
 def _interleaved(

@@ -105,17 +105,25 @@ def multiply_add(f: Function, element: Element, lanes: int, a: str, b: str, c: s
     return f.value(f"call {full} @{name}({full} {a}, {full} {b}, {full} {c})")
 
 
-def pair_product(f: Function, sums: Element, a: str, b: str, c: str) -> str:
-    """``c + a0 * b0 + a1 * b1`` in 16 lanes of 32 bits, ``a`` and ``b`` being pairs of 16 bits in the bits of sums.
+_PAIRS = {"avx512bf16": "avx512bf16.dpbf16ps.512", "avx512vnni": "avx512.vpdpwssd.512",
+          "avx512bw": "avx512.pmaddw.d.512", "avx2": "avx2.pmadd.wd"}  # fmt: skip
+"""A processor's feature -> its instruction for pairs of products; the last two leave their sum to another one."""
+
+
+def pair_product(f: Function, sums: Element, lanes: int, feature: str, a: str, b: str, c: str) -> str:
+    """``c + a0 * b0 + a1 * b1`` in lanes of 32 bits, ``a`` and ``b`` being pairs of 16 bits in the bits of sums.
 
     The processor's instruction. Of BF16, products are exact, each sum is rounded to nearest even, and subnormal factors
     and sums count as zero; of INT16, sums wrap in INT32.
     """
-    name, kind = ("avx512bf16.dpbf16ps.512", "bfloat") if sums.floating else ("avx512.vpdpwssd.512", "i16")
-    name, full, halves = f"llvm.x86.{name}", vector(sums.memory, 16), vector(kind, 32)
-    f.module.declare(name, f"{full} {{}}({full}, {halves}, {halves})")
-    pairs = (f.value(f"bitcast {full} {value} to {halves}") for value in (a, b))
-    return f.value(f"call {full} @{name}({full} {c}, {', '.join(f'{halves} {p}' for p in pairs)})")
+    name, full = f"llvm.x86.{_PAIRS[feature]}", vector(sums.memory, lanes)
+    halves = vector("bfloat" if sums.floating else "i16", 2 * lanes)
+    pairs = ", ".join(f"{halves} {f.value(f'bitcast {full} {value} to {halves}')}" for value in (a, b))
+    if feature in ("avx512bf16", "avx512vnni"):
+        f.module.declare(name, f"{full} {{}}({full}, {halves}, {halves})")
+        return f.value(f"call {full} @{name}({full} {c}, {pairs})")
+    f.module.declare(name, f"{full} {{}}({halves}, {halves})")
+    return f.value(f"add {full} {c}, {f.value(f'call {full} @{name}({pairs})')}")
 
 
 PARAMETERS = [
@@ -278,7 +286,7 @@ class _Tile:
 
     def product(self, a: str, b: str, old: str) -> str:
         if self.contracted.paired:
-            return pair_product(self.f, self.element, a, b, old)
+            return pair_product(self.f, self.element, self.lanes, self.contracted.paired, a, b, old)
         return multiply_add(self.f, self.element, self.lanes, a, b, old)
 
     def prefetch(self) -> None:

@@ -125,13 +125,13 @@ class Contracted:
     """The contracted axes as (extent, strides = (row operand, vector operand)), fastest first.
 
     ``interleaved`` says that the row operand is dense in the second axis, and that every block of K holds whole tiles
-    of the first two. ``paired``: two 16-bit products at a time, side by side in 32 bits of a packed panel, the second
-    zero after an odd last one.
+    of the first two. ``paired``: by which feature of the processor two 16-bit products are formed at
+    a time, side by side in 32 bits of a packed panel, the second zero after an odd last one; empty where one is.
     """
 
     dims: tuple[Mode, ...]
     interleaved: bool = False
-    paired: bool = False
+    paired: str = ""
 
     @property
     def together(self) -> int:

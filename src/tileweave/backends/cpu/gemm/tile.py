@@ -112,8 +112,8 @@ rows, at 89 with all.
 
 def may_read_in_place(contracted: Contracted, operand: Element, sums: Element) -> bool:
     """Whether tiles can read the row operand in place: in the type of the sums, or as whole pairs of products."""
-    pairs = contracted.paired and contracted.dense(0, operand.width_bytes) and contracted.total % 2 == 0
-    return pairs or operand == sums
+    pairs = contracted.dense(0, operand.width_bytes) and contracted.total % 2 == 0
+    return (contracted.paired != "" and pairs) or operand == sums
 
 
 def read_in_place(
