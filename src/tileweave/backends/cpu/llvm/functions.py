@@ -287,21 +287,22 @@ _LOG2_E = 1.4426950408889634074
 
 @dataclass(frozen=True, slots=True)
 class _Reduced:
-    """``exp(x) = 2**n * (1 + expm1)``: n, a number without a fraction, and ``exp(r) - 1``."""
+    """``exp(x) = 2**n * (1 + expm1)``: ``n + magic``, n being a number without a fraction, and ``exp(r) - 1``."""
 
-    n: str
+    shifted: str
     expm1: str
 
 
 def _reduced(v: Floats, x: str, more: str | None = None) -> _Reduced:
     """The exponential of ``x + more``, ``more`` being small; x lies within ``exp_range``."""
     form, shift = v.format, v.constant(magic(v))
-    n = v.sub(v.multiply_add(x, v.constant(_LOG2_E), shift), shift)
+    shifted = v.multiply_add(x, v.constant(_LOG2_E), shift)
+    n = v.sub(shifted, shift)
     r = v.multiply_add(n, v.constant(-form.ln2[0]), x)
     low = v.multiply_add(n, v.constant(-form.ln2[1]), more) if more else None
     r = v.add(r, low) if low else v.multiply_add(n, v.constant(-form.ln2[1]), r)
     square = v.mul(r, r)
-    return _Reduced(n, v.multiply_add(square, v.polynomial(form.exp, r), r))
+    return _Reduced(shifted, v.multiply_add(square, v.polynomial(form.exp, r), r))
 
 
 def magic(v: Floats) -> float:
@@ -315,31 +316,42 @@ def _bits_of(v: Floats, number: float) -> int:
     return int.from_bytes(packed, "little")
 
 
-def _scaled(v: Floats, value: str, n: str) -> str:
-    """``value * 2**n``, rounded once; n has no fraction and may lead beyond the type's range."""
+def _scaled(v: Floats, value: str, shifted: str, *, normal: bool = False) -> str:
+    """``value * 2**n``, rounded once.
+
+    Args:
+        v: the type and its lanes.
+        value: near 1.
+        shifted: ``n + magic``, n having no fraction; its last bits are n, and those before vanish where n becomes an
+            exponent.
+        normal: whether the result surely is; else n may lead beyond the type's range, in two steps.
+    """
     if v.target.has("avx512f") and v.target.vector_bytes == 64 and v.lanes * (v.sign_bit + 1) == 512:
         name = f"llvm.x86.avx512.mask.scalef.{'ps' if v.type == 'float' else 'pd'}.512"
         mask = f"i{max(v.lanes, 8)}"
         v.f.module.declare(name, f"{v.full} {{}}({v.full}, {v.full}, {v.full}, {mask}, i32)")
         rest = f"{v.full} zeroinitializer, {mask} -1, i32 4"
+        n = v.sub(shifted, v.constant(magic(v)))
         return v.f.value(f"call {v.full} @{name}({v.full} {value}, {v.full} {n}, {rest})")
-    shift = magic(v)
-    exponent = v.on_bits("sub", v.bits(v.add(n, v.constant(shift))), _bits_of(v, shift))
-    half = v.on_bits("ashr", exponent, 1)
+    bits, place = v.bits(shifted), v.format.mantissa
+    exponent = v.on_bits("shl", bits, place)
+    if normal:
+        return v.mul(value, _power(v, exponent))
+    half = v.on_bits("shl", v.on_bits("ashr", bits, 1), place)
     other = v.f.value(f"sub {v.whole} {exponent}, {half}")
     return v.mul(v.mul(value, _power(v, half)), _power(v, other))
 
 
 def _power(v: Floats, exponent: str) -> str:
-    """Two to an exponent of a normal number."""
-    return v.of_bits(v.on_bits("shl", v.on_bits("add", exponent, v.format.bias), v.format.mantissa))
+    """Two to an exponent of a normal number, which stands where a number has it."""
+    return v.of_bits(v.on_bits("add", exponent, v.format.bias << v.format.mantissa))
 
 
 def exp(v: Floats, x: str) -> str:
     """The exponential."""
     low, high = v.format.exp_range
     parts = _reduced(v, v.at_least(v.at_most(x, high), low))
-    return _scaled(v, v.add(parts.expm1, v.constant(1.0)), parts.n)
+    return _scaled(v, v.add(parts.expm1, v.constant(1.0)), parts.shifted)
 
 
 def sigmoid(v: Floats, x: str) -> str:
@@ -358,8 +370,9 @@ def tanh(v: Floats, x: str) -> str:
     size, one = v.absolute(x), v.constant(1.0)
     square = v.mul(size, size)
     near = v.multiply_add(v.mul(size, square), v.polynomial(v.format.tanh, square), size)
-    twice = v.add(size, size)
-    far = v.sub(one, v.div(v.constant(2.0), v.add(exp(v, twice), one)))
+    parts = _reduced(v, v.at_most(v.add(size, size), (v.format.mantissa + 5) * math.log(2)))  # from there on it is 1
+    power = _scaled(v, v.add(parts.expm1, one), parts.shifted, normal=True)
+    far = v.sub(one, v.div(v.constant(2.0), v.add(power, one)))
     return _signed(v, v.select(v.compare("olt", size, v.constant(0.55)), near, far), x)
 
 
@@ -400,7 +413,7 @@ def erf(v: Floats, x: str) -> str:
         near = v.multiply_add(size, v.polynomial(_ERF_NEAR, square), size)
         t = v.at_most(size, _ERF_END)
         parts = _reduced(v, v.mul(t, v.polynomial(_ERF_FAR, t)))
-        far = v.sub(one, _scaled(v, v.add(parts.expm1, one), parts.n))
+        far = v.sub(one, _scaled(v, v.add(parts.expm1, one), parts.shifted, normal=True))
         return _signed(v, v.select(v.compare("olt", size, v.constant(_ERF_BORDER)), near, far), x)
     near = v.mul(size, v.polynomial(_ERF, square))
     z = v.mul(size, v.constant(-math.sqrt(2.0)))  # the complement is 2 P(X <= -|x| sqrt(2))
@@ -427,7 +440,7 @@ def _gelu_ratio(v: Floats, x: str, normal: _Ratio) -> str:
     u = v.multiply_add(n, v.constant(2 * form.ln2[1]), u)
     # exp(-u / 2) - 1, divided by u
     rest = v.polynomial([c * (-0.5) ** (k + 1) for k, c in enumerate((1.0, *form.exp))], u)
-    tail = _scaled(v, v.multiply_add(v.mul(ratio, u), rest, ratio), n)
+    tail = _scaled(v, v.multiply_add(v.mul(ratio, u), rest, ratio), shifted)
     return v.sub(v.select(v.compare("olt", x, zero), zero, x), tail)
 
 
@@ -451,7 +464,7 @@ def _gelu_halves(v: Floats, x: str, normal: _Halves) -> str:
     parts = _reduced(v, high, low)
     center = v.constant(normal.center)
     smooth = v.polynomial(normal.tail, v.div(v.sub(a, center), v.add(a, center)))
-    tail = _scaled(v, v.multiply_add(parts.expm1, smooth, smooth), parts.n)
+    tail = _scaled(v, v.multiply_add(parts.expm1, smooth, smooth), parts.shifted)
     far = v.sub(v.select(v.compare("olt", x, zero), zero, x), tail)
     # x/2 + x**2 (..), in -x**2 / 2 instead of x**2
     coefficients = [c * (-2.0) ** (k + 1) for k, c in enumerate(normal.normal)]
