@@ -17,7 +17,8 @@ The tree::
     ├── BackendError              code generation or compilation failed; keeps source and compiler log
     ├── PlanError                 (ValueError)  no plan fits; carries the broken budget and the least that fits
     ├── StorageError              (ValueError)  a source that cannot be read, a sink that cannot be written
-    └── RunError                  a run failed; nothing half-written was left behind
+    ├── RunError                  a run failed; nothing half-written was left behind
+    └── UsageError                (ValueError)  words of a command line that its command does not take
 """
 
 from __future__ import annotations
@@ -151,6 +152,10 @@ class StorageError(TileweaveError, ValueError):
 
 class RunError(TileweaveError):
     """A run failed; its sinks were not written."""
+
+
+class UsageError(TileweaveError, ValueError):
+    """Words of a command line that the command does not take."""
 
 
 def short_text(value: object) -> str:

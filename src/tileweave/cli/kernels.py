@@ -49,7 +49,8 @@ def add_kernel_commands(commands: Any) -> None:
     ):
         one = inner.add_parser(name, allow_abbrev=False, help=text, description=f"{text[0].upper()}{text[1:]}.")
         one.add_argument("file", metavar="FILE.py[:NAME]", help="the file, and which of its kernels")
-        one.add_argument("arrays", nargs="*", metavar="ARRAY", help="FILE.npy, or TYPE:SHAPE such as f16:200x130")
+        arrays = one.add_argument("arrays", nargs="*", metavar="ARRAY", help="FILE.npy, or TYPE:SHAPE: f16:200x130")
+        arrays.required = False  # not named among what is missing
         one.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the kernel")
         help_ = "interpret the explicit program of an architecture" if name == "check" else "the architecture"
         one.add_argument("--arch", default="", help=f"{help_}, such as sm_90a" + _DEFAULTS.get(name, ""))

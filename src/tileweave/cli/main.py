@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import math
 import sys
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from importlib import import_module
+from textwrap import dedent
+from typing import Any, NoReturn
 
-from tileweave.errors import TileweaveError
+from tileweave.errors import TileweaveError, UsageError
 
 EXIT_PROGRAM, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -54,8 +57,31 @@ _CODEGEN_EPILOG = """examples:
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Refuses words in the form of every other error; the parsers of its commands are of this class, too."""
+
+    def error(self, message: str) -> NoReturn:
+        """What argparse found, and what the command takes."""
+        problem, _, choices = message.partition(" (choose from ")
+        legal = " | ".join(one.strip("'") for one in choices.removesuffix(")").split(", "))
+        raise UsageError(self.prog, problem, legal=legal if choices else self._usage())
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Nothing is left over: a command names what it does not take, rather than the one above it."""
+        options, rest = super().parse_known_args(args, namespace)
+        if rest:
+            flags = [flag for flag in self._option_string_actions if flag.startswith("--")]
+            near = difflib.get_close_matches(rest[0].partition("=")[0], flags, 1)
+            problem = f"unknown argument {rest[0]!r}{_hint(self.prog, options, rest)}"
+            raise UsageError(self.prog, problem, legal=near[0] if near else self._usage())
+        return options, rest
+
+    def _usage(self) -> str:
+        return dedent(self.format_usage().replace("usage: ", " " * 7)).strip()
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tileweave",
         description="Run tensor programs on a laptop or a cluster, and see the plan first.",
         epilog=_EPILOG,
@@ -395,19 +421,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     _say_something_anywhere()
     parser = _parser()
-    options, rest = parser.parse_known_args(_split(words, _values_of(parser)))
-    if rest:
-        parser.error(f"unknown argument {rest[0]!r}{_hint(options, rest)}")
-    if options.version:
-        from tileweave import __version__
-
-        print(f"tileweave {__version__}")
-        return 0
-    action: Action | None = getattr(options, "action", None)
-    if action is None:
-        parser.print_help()
-        return 0
     try:
+        options = parser.parse_args(_split(words, _values_of(parser)))
+        if options.version:
+            from tileweave import __version__
+
+            print(f"tileweave {__version__}")
+            return 0
+        action: Action | None = getattr(options, "action", None)
+        if action is None:
+            parser.print_help()
+            return 0
         return action(options)
     except TileweaveError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -427,11 +451,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_REFUSED
 
 
-def _hint(options: argparse.Namespace, rest: Sequence[str]) -> str:
+def _hint(command: str, options: argparse.Namespace, rest: Sequence[str]) -> str:
     """What may have been meant by arguments that a command does not take."""
-    if options.command in ("run", "plan", "graph"):
+    if command.startswith(("tileweave run", "tileweave plan", "tileweave graph")):
         return "; a program's own arguments follow --"
-    if options.command != "layout" or any(word.startswith("--") for word in rest):
+    if command != "tileweave layout" or any(word.startswith("--") for word in rest):
         return ""
     if options.expression.isidentifier():
         return f"; layout takes one expression and no command: leave out {options.expression!r}"
