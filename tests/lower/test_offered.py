@@ -70,6 +70,16 @@ def graphs():
     left, right = (tw.cast(tw.source(e), np.float32) for e in eighths)  # integers: their sums are exact in any order
     yield "matmul", left @ tw.transpose(right), "product by tiles of 128 x 128 x 128: wgmma"
     yield "product_chain", tw.absolute(left @ tw.transpose(right) / 64), "128, div, abs: wgmma"
+    for many_of, terms, cut in (((), 128, 128), ((2,), 96, 32)):
+        a, b = ((*many_of, n, 3, terms) for n in (70, 150))  # each block of terms has a scale per row of both
+        pair = [tw.source(random.integers(-4, 5, s).astype(ml_dtypes.float8_e4m3fn)) for s in (a, b)]
+        scales = [(*many_of, 3, 70, 1), (*many_of, 3, 1, 150)]
+        by = [tw.source((2.0 ** random.integers(-3, 4, s)).astype(np.float32)) for s in scales]
+        parts = tw.einsum("...mbk,...nbk->...bmn", *(tw.cast(x, np.float32) for x in pair))
+        shown = (
+            f"{'2 products' if many_of else 'product'} in 3 blocks of {terms} by tiles of 64 x 128 x {cut}, mul, mul"
+        )
+        yield "product_chain", tw.sum(parts * by[0] * by[1], axis=len(many_of)), f"{shown}: wgmma"
     yield "rows", tw.softmax(tw.source(many.astype(np.float32)), axis=1), "rows of 300: reducemax"
     yield "fused", tw.tanh(tw.source(many.astype(np.float32)) * 2 + bias), "rows of 300: mul, add, tanh"
     q, k, v = (tw.source(random.standard_normal((2, 3, 90, d)).astype(np.float32)) for d in (40, 40, 24))

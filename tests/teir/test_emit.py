@@ -97,6 +97,43 @@ def test_contractions_are_einsum(case, dtype, tiled):
     check(program, arrays, expected.astype(wide).astype(numpy_dtype(dtype)))
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.booleans(), st.sampled_from(["FP32", "FP64", "INT32"]))
+def test_blocks_that_a_chain_scales_are_added(seed, tiled, dtype):
+    """Letters of both inputs and of no output, along which what the chain makes of the sums is added up."""
+    rng = np.random.default_rng(seed)
+    both = LETTERS[: rng.integers(0, 3)]  # of both inputs and of out
+    added, rows, columns, terms = "pq"[: rng.integers(1, 3)], "mr"[: rng.integers(1, 3)], "n", "k"
+    extents = {c: int(rng.integers(1, 4)) for c in both + added + rows + columns + terms}
+    shuffled = [
+        "".join(rng.permutation(list(x))) for x in (both + added + rows + terms, both + added + columns + terms)
+    ]
+    whole = "".join(rng.permutation(list(both + added + rows + columns)))
+    kept = "".join(c for c in whole if c not in added)
+    kind = numpy_dtype(dtype)
+    a, b = (rearranged(rng, [extents[c] for c in own], kind) for own in shuffled)
+    out = rearranged(rng, [extents[c] for c in kept], kind)
+    shape = [extents[c] for c in whole]
+    scale, more = (rearranged(rng, [n if rng.random() < 0.7 else 1 for n in shape], kind) for _ in range(2))
+    wide = np.einsum(f"{shuffled[0]},{shuffled[1]}->{whole}", a.astype("f8"), b.astype("f8"))
+    scaled = (wide * scale.astype("f8") + more).sum(tuple(whole.index(c) for c in added))
+    spread = [np.broadcast_to(x, shape) for x in (scale, more)]
+    program = emit_contraction(
+        f"{shuffled[0]},{shuffled[1]}->{whole}", (operand(a, dtype), operand(b, dtype)), operand(out, dtype),
+        chain=[("Mul", (0, 1)), ("Add", (-1, 2))], extras=[operand(x, dtype) for x in spread], added=added,
+        tiling=cut_at_random(rng) if tiled else untiled,
+    )  # fmt: skip
+    arrays = {"in0": a, "in1": b, "out": out, "in2": spread[0], "in3": spread[1]}
+    check(program, arrays, scaled.astype(kind))
+    with pytest.raises(GraphError, match="added along 'm'"):
+        emit_contraction("mk,nk->mn", (operand(a, dtype),) * 2, operand(out, dtype), added="m")
+    narrow = Operand(strided((2, 3, 3), (9, 3, 1)), "FP16"), Operand(strided((3, 3), (3, 1)), "FP16")
+    with pytest.raises(DtypeError, match="results of FP16 are added"):
+        emit_contraction(
+            "pmk,pnk->pmn", narrow[:1] * 2, narrow[1], chain=[("Add", (0, 1))], extras=narrow[:1], added="p"
+        )
+
+
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.integers(1, 5), max_size=4), st.integers(0, 2**32), st.booleans())
 def test_copies_are_transpositions_and_broadcasts(shape, seed, tiled):

@@ -405,8 +405,12 @@ def program(operation: Operation, stage: str, views: Mapping[str, OperandView], 
     name, behind = operation.operator, dict[str, Any]()
     if name == "product_chain":
         product, _ = product_of(operation)
-        extras = [view.spread(out.shape).operand for view in list(views.values())[len(product.operands) :]]
-        behind = {"chain": _chain(operation), "extras": extras, "sums": dtype_name(product.dtype)}
+        terms, whole = product.letters
+        own = zip(terms, views.values(), strict=False)
+        extents = {c: n for one, view in own for c, n in zip(one, view.shape, strict=True)}
+        shape, summed = tuple(extents[c] for c in whole), operation.parameter("summed")
+        extras = [view.spread(shape).operand for view in list(views.values())[len(product.operands) :]]
+        behind = {"chain": _chain(operation), "extras": extras, "sums": dtype_name(product.dtype), "added": summed}
         name, emit = product.operator, emit_contraction
     relu = bias is not None and name == "linear_relu"
     return emit(equation, values[:2], made, init=bias, relu=relu, name=name, **behind)

@@ -145,8 +145,9 @@ def _instructions(function: KernelFunction, given: Sequence[Any], arch: str) -> 
     text_of(kernel, arch)  # what has no text is refused here
     choices = lowered(kernel, arch).choices
     chosen = [c for c in choices if c.op.name in ("gemm", "reduce")] or choices
-    taken = (next((r for r in c.reasons if r.legal), None) for c in chosen)
-    return ", ".join(dict.fromkeys(f"{one.name}, {one.reason}" for one in taken if one is not None))
+    taken = ((c, next((r for r in c.reasons if r.legal), None)) for c in chosen)
+    said = (c.atom if c.op.name == "reduce" else f"{r.name}, {r.reason}" for c, r in taken if r is not None)
+    return ", ".join(dict.fromkeys(said))
 
 
 def _viewed(program: Program, name: str, dims: Sequence[Dimension], array: Array) -> Array:

@@ -82,6 +82,8 @@ def offer_of(program: Program) -> Offer | str:
         return _attention(program, steps)
     if found and steps[1] is found[0] and steps[0].operation in ("Zero", "Copy"):
         return _product(program, steps)
+    if found and steps[2] is found[0] and steps[-1].operation == REDUCTIONS["sum"]:
+        return _blocks(program, steps)
     return _rows(program, steps)
 
 
@@ -226,6 +228,72 @@ def _product_body(
                 cta.store(_part(given[name], (bm, bn), at), values(name))
 
     return product
+
+
+def _blocks(program: Program, steps: Sequence[Primitive]) -> Offer | str:
+    """A product whose terms come in blocks, each of which a chain scales before it is added."""
+    _, start, found, *rest, add = steps
+    m, n, k = (tuple(map(str, found.role(role))) for role in "MNK")
+    a, b, sums = found.operands
+    around, out = _around(program), add.operands[-1]
+    added = tuple(x for x in around if not _moves(program, out, (x,)))
+    batch = tuple(x for x in around if x not in added)
+    if _moves(program, a, n) or _moves(program, b, m):
+        a, b = b, a
+    if not (m and n and k and added) or _moves(program, a, n) or _moves(program, b, m):
+        return "no product of matrices"
+    if any(not (_moves(program, one, (x,))) for x in batch for one in (a, b)) or start.operation != "Zero":
+        return "no product of matrices"
+    depth, size = _extent(program, k), 8 * max(width_bytes(t.dtype) for t in program.tensors if t.name in (a, b))
+    bk = next((n for n in (1024 // size, 512 // size, 256 // size) if depth % n == 0), 0)
+    if not bk:
+        return f"blocks of {depth} terms, no multiple of {256 // size}"
+    first = (batch,) if batch else ()
+    order = tuple(_named(program))
+    operands = {name: _dimensions(program, name, (*first, added, m, n)) for name in order}
+    operands[out] = _dimensions(program, out, (*first, m, n))
+    operands |= {x: _dimensions(program, x, (*first, own, (*added, *k))) for x, own in ((a, m), (b, n))}
+    tile = (64, 128 if size <= 16 else 64, bk)
+    count = _extent(program, added)
+    body = _blocks_body(rest, order, (a, b), (sums, add.operands[0], out), tile, count)
+    shown = " x ".join(map(str, tile)) + "".join(f", {p.operation.lower()}" for p in rest)
+    many = f"{_extent(program, batch)} products" if batch else "product"
+    name = f"{many} in {count} blocks of {depth} by tiles of {shown}"
+    return Offer(name, _function(body, order), operands, _extent(program, (*batch, *added, *m, *n, *k)))
+
+
+def _blocks_body(
+    steps: Sequence[Primitive],
+    order: Sequence[str],
+    pair: tuple[str, str],
+    names: tuple[str, str, str],
+    tile: tuple[int, int, int],
+    count: int,
+) -> Callable[..., None]:
+    """The kernel of a product in blocks: `names` are its sums, what the steps make of them, and the result."""
+    bm, bn, bk = tile
+    sums, made, out = names
+
+    def blocks(k: Any, *tensors: Any) -> None:
+        given = dict(zip(order, tensors, strict=True))
+        left, right = (given[name] for name in pair)
+        *batch, m, n = k.grid(*left.shape[:-2], left.blocks(-2, bm), right.blocks(-2, bn))
+        parts = left.shape[-1] // count // bk
+        with k.cta(warpgroups=1) as cta:
+            wide = "f64" if left.dtype == "f64" else "f32"
+            acc = cta.zeros((bm, bn), dtype=wide)
+            for block in cta.range(count):
+                part = cta.zeros((bm, bn), dtype=wide)
+                for i in range(parts):
+                    at = block * parts + i
+                    cta.gemm(part, _part(left, (bm, bk), (*batch, m, at)), _part(right, (bn, bk), (*batch, n, at)))
+                values = _Values(cta, partial(_tile, given, (bm, bn), (*batch, block, m, n)), (bm, bn))
+                values.done[sums] = part
+                values.all(steps)
+                acc += values(made)
+            cta.store(_part(given[out], (bm, bn), (*batch, m, n)), acc)
+
+    return blocks
 
 
 # --- attention

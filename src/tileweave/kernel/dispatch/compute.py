@@ -138,8 +138,19 @@ def reduce(context: Context, op: Op) -> None:
         _warps(context, warps, fn, result, part, dtype)
     means = ["slots"] + ["shuffles"] * bool(distances) + ["shared memory"] * bool(warps)
     order = TreeOrder(held, axes, distances, tuple(warps))
-    how = ", ".join(means)
-    context.choose(op, how, Candidate(how, True, f"{held.layout} over axes {axes}"), order=order)
+    each, count = held.slots // part.slots, prod(d.extent for d in warps)
+    butterflies = f"butterflies over distances {', '.join(map(str, distances))}"
+    context.choose(
+        op,
+        ", ".join(means),
+        Candidate(
+            "slots", each > 1, f"{each} of a thread in each sum" if each > 1 else "a thread has one term of a sum"
+        ),
+        Candidate("shuffles", bool(distances), butterflies if distances else "no two lanes have terms of one sum"),
+        Candidate("shared memory", bool(warps), f"{count} warps have terms" if warps else "no two warps have terms"),
+        Candidate("layout", True, str(held.layout)),
+        order=order,
+    )
     if dtype != out.tensor.dtype:
         wide, result = result, context.registers(fn, out.tensor.dtype, part.slots)
         context.loop(part.slots, lambda r: context.instruction("map.cast", slot(result, r), slot(wide, r)))

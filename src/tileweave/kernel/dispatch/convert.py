@@ -229,7 +229,8 @@ def converted(context: Context, buffer: Buffer, have: Holding, want: Holding, op
     else:
         first = Candidate("shuffles", False, plan)
     second = Candidate("shared memory", not shuffles, str(trip))
-    context.choose(op, first.name if shuffles else "shared memory trip", first, second)
+    what = "" if op.name == "copy" else f" for another layout of {buffer.name}"
+    context.choose(op, f"{first.name if shuffles else 'shared memory trip'}{what}", first, second)
     if isinstance(plan, Within) and shuffles:
         return _shuffled(context, buffer, want, plan), want
     return _by_trip(context, buffer, have, want, trip), want

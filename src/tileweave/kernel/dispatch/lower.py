@@ -105,6 +105,9 @@ def expand(kernel: Kernel, arch: str = "sm_90a") -> Kernel:
 def _explicit(kernel: Kernel, arch: str, boxes: bool) -> tuple[Kernel, dict[Op, str]]:
     """The explicit program, and why its stores of registers are none of boxes."""
     check_arch("dispatch(kernel, arch)", arch)
+    for made in walk(kernel.body):
+        if isinstance(made, Alloc) and made.tensor.space in ("sbuf", "psum"):
+            raise declined(made.line, f"{arch} has no {made.tensor.space}", tensor=made.tensor, legal='text("nki")')
     names = Names(kernel)
     staged = staged_products(kernel, arch, names)
     if not boxes:

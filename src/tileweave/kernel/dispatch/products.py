@@ -161,6 +161,8 @@ def _product(context: Context, op: Op, factors: tuple[Region, Region], target: B
     taken = wide is not None and convert.alike(held, holding(*wide.result(), held.warps))
     lies = "the accumulator lies as another product leaves it"
     reasons = [Candidate("wgmma", taken, groups.reason(op, warps, context.arch) if taken or wide is None else lies)]
+    if tensor.has(context.arch):
+        reasons.insert(0, Candidate("tcgen05", False, "the sums lie in registers; k.tensor_memory(..) holds its sums"))
     if wide is not None and taken:
         if tiling(op, warps, context.arch) is not None:
             apart = Candidate("mma.sync", False, "wgmma reads shared memory itself, for a warpgroup at once")

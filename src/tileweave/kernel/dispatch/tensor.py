@@ -26,9 +26,14 @@ _CODES = {128: 2, 64: 4, 32: 6}
 _WIDEST = 64
 
 
+def has(arch: str) -> bool:
+    """Whether a target has tensor memory."""
+    return arch.startswith(("sm_100", "sm_103")) and arch.endswith("a")
+
+
 def allocate(context: Context, tensor: KernelTensor) -> Buffer:
     """Columns of tensor memory, allocated by the first warp of the block; all threads learn where they are."""
-    if not context.arch.startswith(("sm_100", "sm_103")) or not context.arch.endswith("a"):
+    if not has(context.arch):
         raise declined(context.line, f"{context.arch} has no tensor memory", legal="sm_100a", tensor=tensor)
     if context.threads.warps != context.warps:
         raise declined(context.line, "tensor memory declared by a part of the block", legal="outside every scope")

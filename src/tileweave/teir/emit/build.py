@@ -12,6 +12,7 @@ from itertools import product
 
 from tileweave.errors import ScheduleError
 from tileweave.teir.emit.schedule import LoopDim, Tiling
+from tileweave.teir.ir.extensions import REDUCTIONS
 from tileweave.teir.ir.program import Axis, Id, Invocation, Iteration, Node, Policy, Primitive, Program, TensorSpec
 
 
@@ -23,11 +24,13 @@ class BodyStep:
         operation: a registered operation.
         operands: tensor names, inputs first, output last.
         reduces: whether the contracted dims are its own; other steps stand before or behind them.
+        first: before the loops along which results are added.
     """
 
     operation: str
     operands: tuple[str, ...]
     reduces: bool = False
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,8 @@ def build(
             legal="one tile of at least 1 per dim",
         )
     b = _Builder(tensors)
-    free = [b.segments(d, t) for d, t in zip(dims, tiling.tiles, strict=True) if d.role != "K"]
+    free = [b.segments(d, t) for d, t in zip(dims, tiling.tiles, strict=True) if d.role not in ("K", "added")]
+    added = [b.axis(d.name, d.extent, d.strides) for d in dims if d.role == "added"]
     contracted = [b.segments(d, t) for d, t in zip(dims, tiling.tiles, strict=True) if d.role == "K"]
     shared = [parts[0] for parts in free if len(parts) == 1]
     split = [parts for parts in free if len(parts) > 1]
@@ -146,7 +150,9 @@ def build(
     for choice in product(*split):
         parts = [*shared, *choice]
         loops = [part.loop for part in choice if part.loop is not None]
-        branches += b.loops(loops, _body(b, body, _roles(parts), contracted), "parallel")
+        before = _body(b, [step for step in body if step.first], _roles(parts), contracted)
+        inner = _body(b, [step for step in body if not step.first], _roles(parts), contracted)
+        branches += b.loops(loops, [*before, *b.loops(added, inner, "sequential")], "parallel")
     roots = b.loops(outer, branches, "parallel")
     order = {id: k for k, id in enumerate(_preorder(roots, b.nodes))}
     nodes = tuple(sorted(b.nodes, key=lambda node: order[node.id]))
@@ -165,7 +171,8 @@ def _body(
     children: list[Id] = []
     for step in body:
         if not step.reduces:
-            children.append(b.invoke(step, free))
+            roles = {**free, "K": []} if step.operation in REDUCTIONS.values() else free
+            children.append(b.invoke(step, roles))
             continue
         for choice in product(*contracted):
             tile = [part.tile for part in choice if part.tile is not None]

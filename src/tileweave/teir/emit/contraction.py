@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tileweave.errors import GraphError
+from tileweave.errors import DtypeError, GraphError
 from tileweave.teir.emit.build import BodyStep, build
 from tileweave.teir.emit.chains import typed_steps
 from tileweave.teir.emit.schedule import Chooser, LoopDim, Role, fuse_dims, untiled
@@ -28,7 +28,8 @@ from tileweave.teir.emit.terms import (
     refined,
     shown,
 )
-from tileweave.teir.ir.dtypes import contraction_dtype, width_bytes
+from tileweave.teir.ir.dtypes import accumulator, contraction_dtype, width_bytes
+from tileweave.teir.ir.extensions import REDUCTIONS
 from tileweave.teir.ir.program import Program, TensorSpec
 
 
@@ -45,6 +46,7 @@ def emit_contraction(
     chain: Sequence[tuple[Any, ...]] = (),
     extras: Sequence[Operand] = (),
     sums: str | None = None,
+    added: str = "",
 ) -> Program:
     """The program of an einsum of two operands: ``out = init + sum of in0 * in1``, then ReLU and a chain if asked.
 
@@ -61,6 +63,8 @@ def emit_contraction(
         chain: elementwise steps on the sums, as of `emit_chain`; argument 0 is the sums, ``k > 0`` the extra k - 1.
         extras: what else the chain reads, of the output's shape, zero strides broadcast: ``in2``, ``in3``, ..
         sums: the type of the sums that a chain reads; by default the output's.
+        added: letters of both inputs and of the equation's output that `out` lacks: what the chain makes at each of
+            their indices is added.
 
     Returns:
         A well-formed program. Sums are formed in the widest type of the operands, in FP32 at least, and narrowed once;
@@ -81,7 +85,7 @@ def emit_contraction(
     Source: TEIR, sections 10.7.5 to 10.7.7; the choice of roles is our own.
     """
     where = f"emit_contraction({equation!r}, ..)"
-    inputs, output, terms = _contraction_terms(where, equation, operands, out, accumulate, init, extras)
+    inputs, output, terms = _contraction_terms(where, equation, operands, out, accumulate, init, extras, added)
     first = len(terms) - len(extras)
     biased, kind = first == 4, (sums or out.dtype) if chain else out.dtype
     types = [operand.dtype for _, operand in terms]
@@ -98,14 +102,17 @@ def emit_contraction(
     acc = target if wide == kind else "acc"
     steps = typed_steps(where, chain, [kind, *types[first:]], out.dtype, reduces=False) if chain else []
     scratch = [("acc", wide)] * (acc == "acc") + [("sums", kind)] * bool(chain)
-    for held, dtype in (*scratch, *((f"step{k}", step.dtype) for k, step in enumerate(steps[:-1]))):
+    held_steps = steps if added else steps[:-1]
+    for held, dtype in (*scratch, *((f"step{k}", step.dtype) for k, step in enumerate(held_steps))):
         packed, size_bytes = packed_strides(output, extents, strides[2], width_bytes(dtype))
         specs.append(TensorSpec(held, dtype, "scratch", size_bytes))
         strides.append(packed)
         offsets.append(0)
-    dims, swapped = _contraction_dims(inputs, output, extents, strides)
+    between = "".join(c for c in inputs[0] if c in inputs[1] and any(c in own for own, _ in terms[first:]))
+    dims, swapped = _contraction_dims(inputs, output, extents, strides, between if added else "")
     sources = ("in1", "in0") if swapped else ("in0", "in1")
-    body = [*_initial(acc, accumulate, biased), BodyStep("Contraction", (*sources, acc), reduces=True)]
+    body = [BodyStep("Zero", ("out",), first=True)] * bool(added)
+    body += [*_initial(acc, accumulate, biased), BodyStep("Contraction", (*sources, acc), reduces=True)]
     if relu:
         body.append(BodyStep("ReLU", (acc, acc)))
     if acc == "acc":
@@ -113,7 +120,9 @@ def emit_contraction(
     given = [target, *names[first:]]
     for k, step in enumerate(steps):
         read = (given[a] if a >= 0 else f"step{-1 - a}" for a in step.arguments)
-        body.append(BodyStep(step.kind, (*read, "out" if k == len(steps) - 1 else f"step{k}")))
+        body.append(BodyStep(step.kind, (*read, f"step{k}" if k < len(held_steps) else "out")))
+    if added:
+        body.append(BodyStep(REDUCTIONS["sum"], (f"step{len(steps) - 1}", "out")))
     return build(name, tuple(specs), dims, tiling(dims), body, offsets)
 
 
@@ -125,6 +134,7 @@ def _contraction_terms(
     accumulate: bool,
     init: Literal["zero"] | Operand | None,
     extras: Sequence[Operand],
+    added: str,
 ) -> tuple[list[str], str, list[Term]]:
     """The letters of the inputs and of the output, and every operand with its letters; or why they do not fit."""
     if not isinstance(operands, Sequence):
@@ -134,11 +144,16 @@ def _contraction_terms(
     if accumulate and init is not None:
         legal = "one initial value: what out holds, or init"
         raise GraphError(where, "both accumulate and init are given", legal=legal)
-    inputs, output = parse(where, equation, 2)
+    inputs, whole = parse(where, equation, 2)
+    output = "".join(c for c in whole if c not in added)
+    if added and not (extras and all(c in inputs[0] and c in inputs[1] and c in whole for c in added)):
+        raise GraphError(where, f"added along {added!r}", legal="letters of both inputs and of the output, and extras")
+    if added and accumulator(out.dtype) != out.dtype:
+        raise DtypeError(where, f"results of {out.dtype} are added", legal=accumulator(out.dtype))
     terms = [*zip(inputs, operands, strict=True), (output, out)]
     if isinstance(init, Operand):
         terms.append((output, init))
-    terms += [(output, one) for one in extras]
+    terms += [(whole, one) for one in extras]
     extents_of(where, terms)
     check_output(where, output, out)
     for letter in output:
@@ -161,7 +176,7 @@ def _initial(acc: str, accumulate: bool, biased: bool) -> list[BodyStep]:
 
 
 def _contraction_dims(
-    inputs: Sequence[str], output: str, extents: dict[str, int], strides: Sequence[dict[str, int]]
+    inputs: Sequence[str], output: str, extents: dict[str, int], strides: Sequence[dict[str, int]], added: str
 ) -> tuple[tuple[LoopDim, ...], bool]:
     """The dims of a contraction in iteration order, and whether in0 and in1 change places.
 
@@ -171,13 +186,15 @@ def _contraction_dims(
 
     def owner(letter: str) -> Role:
         """A first sorting: in0's free letters M, in1's N; letters fuse only within these."""
+        if letter in added and letter not in output:
+            return "added"
         if letter not in output:
             return "K"
         both = letter in inputs[0] and letter in inputs[1]
         return "batch" if both else "M" if letter in inputs[0] else "N"
 
     dims = fuse_dims(dims_of(extents, strides, owner))
-    moving = [dim for dim in dims if dim.role != "K"]
+    moving = [dim for dim in dims if dim.role not in ("K", "added")]
     fastest = min(moving, key=lambda dim: abs(dim.strides[2]), default=None)
     swapped = fastest is not None and fastest.role == "M"
     across = fastest is not None and fastest.role == "batch"
@@ -185,13 +202,13 @@ def _contraction_dims(
     def role(dim: LoopDim) -> Role:
         if dim is fastest:
             return "N"
-        if dim.role in ("K", "batch"):
+        if dim.role in ("K", "batch", "added"):
             return dim.role
         if across:
             return "M"
         return "N" if (dim.role == "N") != swapped else "M"
 
-    rank = {"batch": 0, "M": 1, "N": 2, "K": 3}
+    rank = {"batch": 0, "M": 1, "N": 2, "added": 3, "K": 4}
     reduced = 1 if swapped else 0
     dims = tuple(LoopDim(dim.name, dim.extent, dim.strides, role(dim)) for dim in dims)
 

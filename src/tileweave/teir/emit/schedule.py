@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Role = Literal["batch", "M", "N", "K"]
+Role = Literal["batch", "M", "N", "K", "added"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class LoopDim:
         name: the letters of the equation that it stands for.
         extent: at least 2.
         strides: bytes per tensor of the program, in its order.
-        role: what it is to the primitive; ``batch`` dims are iterated.
+        role: what it is to the primitive; ``batch`` dims are iterated, and so are those along which results are added.
     """
 
     name: str
@@ -78,7 +78,8 @@ STREAM = {"M": TileTarget(16, 1, 32, 8), "N": TileTarget(8192, 64, 16384, 64)}
 
 def untiled(dims: Sequence[LoopDim]) -> Tiling:
     """Consumes every dim whole, except that batch dims are iterated."""
-    return Tiling(tuple(1 if dim.role == "batch" else dim.extent for dim in dims), ("every role is consumed whole",))
+    iterated = ("batch", "added")
+    return Tiling(tuple(1 if dim.role in iterated else dim.extent for dim in dims), ("every role is consumed whole",))
 
 
 def contraction_tiles(dims: Sequence[LoopDim]) -> Tiling:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tileweave.errors import GraphError
-from tileweave.graph.ir.dtypes import element_type
+from tileweave.graph.ir.dtypes import element_type, wide_type
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
 from tileweave.graph.ops.elementwise import fused_block, input_names
 from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is_elementwise, made, register
@@ -92,39 +92,55 @@ def product_of(operation: Operation) -> tuple[ChainedProduct, list[Tensor]]:
 _EXTRA = "extra"
 
 
-def product_chain(product: ChainedProduct, extras: Sequence[Tensor], program: Sequence[Step]) -> Tensor:
+def product_chain(
+    product: ChainedProduct, extras: Sequence[Tensor], program: Sequence[Step], summed: str = ""
+) -> Tensor:
     """What a chain makes of a product, each element of which is as the product alone gives it.
 
-    The terms are summed whole: partial sums could not pass through the chain.
+    The terms are summed whole: partial sums could not pass through the chain. Products of blocks, each with scales of
+    its own, are added behind the chain.
 
     Args:
         product: what the chain stands behind.
         extras: what else the chain reads; they broadcast to the product's shape.
         program: steps as of `conv_chain`; argument 0 is the product.
+        summed: letters of the product that what the chain makes is added up along.
 
     Raises:
         GraphError: there is no such operator or argument, or an extra does not broadcast.
     """
-    letters, out = product.letters
+    letters, whole = product.letters
     extents = product.extents
+    _check("product_chain(product, extras, program)", [extents[c] for c in whole], extras, program)
+    out = "".join(c for c in whole if c not in summed)
     shape = tuple(extents[c] for c in out)
-    _check("product_chain(product, extras, program)", shape, extras, program)
-    reads = []
-    for own in letters:
-        region = [1 if c in out else extents[c] for c in own]
-        reads.append(Projection.select([out.index(c) if c in out else None for c in own], len(out), region))
+
+    def read(own: str, sizes: Sequence[int]) -> Projection:
+        moves = [c in out and n > 1 for c, n in zip(own, sizes, strict=True)]
+        at = [out.index(c) if m else None for c, m in zip(own, moves, strict=True)]
+        return Projection.select(at, len(out), [1 if m else n for n, m in zip(sizes, moves, strict=True)])
+
+    reads = [read(own, [extents[c] for c in own]) for own in letters]
+    reads += [read(whole[len(whole) - len(x.shape) :], x.shape) for x in extras]
     names = (*(name for name, _ in product.operands), *(f"{_EXTRA}{k}" for k in range(len(extras))))
     tensors = (*(x for _, x in product.operands), *extras)
     return made(
         "product_chain",
         shape,
-        list(zip(names, tensors, (*reads, *(_extra(x.shape, shape, 1) for x in extras)), strict=True)),
+        list(zip(names, tensors, reads, strict=True)),
         (TensorType(shape, np.dtype(program[-1][2])), Projection.select(range(len(shape)), len(shape))),
         ("of", product.operator),
         ("sums", product.dtype.name),
         ("equation", product.equation),
         ("program", tuple(program)),
-        costs=(("flops", 2.0 * prod(n for c, n in extents.items() if c not in out) + len(program)),),
+        ("summed", summed),
+        costs=(
+            (
+                "flops",
+                2.0 * prod(n for c, n in extents.items() if c not in out)
+                + (len(program) + bool(summed)) * prod(extents[c] for c in summed),
+            ),
+        ),
     )
 
 
@@ -160,17 +176,23 @@ def _block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
 
 def _product_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     product, extras = product_of(operation)
+    letters, made = product.letters[1], operation.outputs[0][1]
     alone = replace(
         operation,
         operator=product.operator,
         inputs=product.operands,
-        outputs=(("out", TensorType(operation.outputs[0][1].shape, product.dtype)),),
+        outputs=(("out", TensorType(tuple(product.extents[c] for c in letters), product.dtype)),),
         signature=None,
     )
     arrays = dict(inputs)
     sums = OPERATORS[product.operator].block(alone, {name: arrays.pop(name) for name, _ in product.operands})["out"]
     given = dict(zip(input_names(len(extras) + 1), [sums, *arrays.values()], strict=True))
-    return {"out": np.asarray(np.broadcast_to(fused_block(operation, given)["out"], sums.shape))}
+    chain = replace(operation, outputs=(("out", TensorType(sums.shape, made.dtype)),), signature=None)
+    done = fused_block(chain, given)["out"]
+    axes = tuple(letters.index(c) for c in operation.parameter("summed"))
+    if axes:
+        done = np.add.reduce(done, axis=axes, dtype=wide_type(made.dtype)).astype(made.dtype)
+    return {"out": np.asarray(done)}
 
 
 register(Operator("conv_chain", _block))

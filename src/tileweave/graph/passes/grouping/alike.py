@@ -210,7 +210,7 @@ def _remade(node: Node, new: Mapping[Node, Node], numbers: Mapping[Any, Any]) ->
             first = len(product.operands)
             names = [name for name, _ in product.operands]
             now = product._replace(operands=tuple(zip(names, given[:first], strict=True)))
-            made = product_chain(now, given[first:], known["program"])
+            made = product_chain(now, given[first:], known["program"], known["summed"])
         case "attention":
             made = attended(given[0], given[1], given[2], given[3:], known["letters"], _with(known["program"], numbers))
         case "linear" | "linear_relu" if len(given) == 3:

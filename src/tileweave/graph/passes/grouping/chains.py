@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.graph.ir.dtypes import element_type
+from tileweave.graph.ir.dtypes import element_type, is_floating, wide_type
 from tileweave.graph.ir.nodes import Operation, Tensor
 from tileweave.graph.ops.grouped.chained import Step, conv_chain, product_chain, product_of
 from tileweave.graph.ops.operators import is_elementwise
@@ -47,7 +47,9 @@ def _behind(tensor: Tensor, context: RewriteContext, operators: Sequence[str]) -
         below = x.producer
         if not isinstance(below, Operation) or below.operator not in operators or below.signature is None:
             continue
-        fits = len(below.inputs) > 1 if "equation" in dict(below.parameters) else x.type == tensor.type
+        known = dict(below.parameters)
+        fits = len(below.inputs) > 1 if "equation" in known else x.type == tensor.type
+        fits = fits and not known.get("summed")
         if fits and x.shape == tensor.shape and context.alone(x):
             made = _joined(outer, below, place)
             if made is not None:
@@ -85,6 +87,28 @@ def _joined(outer: Operation, below: Operation, place: int) -> Tensor | None:
     return conv_chain(below, extras, steps) if product is None else product_chain(product, extras, steps)
 
 
+def _summed_products(tensor: Tensor, context: RewriteContext) -> Tensor | None:
+    outer: Any = tensor.producer
+    if not isinstance(outer, Operation) or outer.operator != "sum" or outer.signature is None:
+        return None
+    x = outer.input("x")
+    below = x.producer
+    if not isinstance(below, Operation) or below.operator != "product_chain" or below.parameter("summed"):
+        return None
+    if x.shape != below.outputs[0][1].shape or not context.alone(x):
+        return None
+    if not x.dtype == tensor.dtype == wide_type(tensor.dtype) or not is_floating(tensor.dtype):
+        return None
+    product, extras = product_of(below)
+    inputs, out = product.letters
+    summed = "".join(out[k] for k in outer.parameter("axes"))
+    if len(product.operands) > 2 or not all(x.dtype.itemsize == 1 for _, x in product.operands):
+        return None  # wider factors take their scales before the product
+    if not all(c in inputs[0] and c in inputs[1] for c in summed):
+        return None  # what is free in an operand could as well be summed before the product
+    return product_chain(product, extras, below.parameter("program"), summed)
+
+
 def _narrow_factors(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     product: Any = tensor.producer
     if not isinstance(product, Operation) or product.operator not in _PRODUCTS or tensor.dtype != np.float32:
@@ -110,5 +134,8 @@ PRODUCT_CHAIN = RewriteRule(
 NARROW_FACTORS = RewriteRule(
     "narrow-factors", "factors cast from 8 bits to FP32 are multiplied as they are, in FP32", _narrow_factors
 )
-ON_DEVICES = (NARROW_FACTORS, PRODUCT_CHAIN)
+SUMMED_PRODUCTS = RewriteRule(
+    "summed-products", "products of blocks that a chain scales are added as they are made", _summed_products
+)
+ON_DEVICES = (NARROW_FACTORS, PRODUCT_CHAIN, SUMMED_PRODUCTS)
 """For what a device has kernels for."""
