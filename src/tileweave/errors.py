@@ -78,6 +78,11 @@ class TileweaveError(Exception):
         self.where = where
         self.args = (self._render(),)
 
+    def located(self, line: object) -> None:
+        """Name the user's line, where what has refused did not know it."""
+        self.inputs = {"line": str(line), **self.inputs}
+        self.args = (self._render(),)
+
     def __getattr__(self, name: str) -> Any:
         facts = self.__dict__.get("facts", {})
         if name in facts:

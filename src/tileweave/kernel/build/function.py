@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from tileweave.errors import LayoutError, VerifyError
+from tileweave.errors import TileweaveError, VerifyError
 from tileweave.index import symbol
 from tileweave.kernel import targets
 from tileweave.kernel.build.arguments import Spec, param_of
 from tileweave.kernel.build.context import KernelContext
 from tileweave.kernel.build.mesh import Mesh
-from tileweave.kernel.build.recorder import Recorder, shown_path
+from tileweave.kernel.build.recorder import Recorder, line_of, shown_path, with_text
 from tileweave.kernel.build.tuning import TunedKernel, tune
 from tileweave.kernel.build.views import View
 from tileweave.kernel.ir import (
@@ -83,15 +83,18 @@ class KernelFunction:
         recorder = Recorder(self.name, params, self._devices)
         context = KernelContext(recorder)
         views = [View(recorder, whole(one)) for one in params]
+        own = self.function.__code__.co_filename
         try:
             self.function(context, *views, **{**self._options, **options})
-        except LayoutError as error:
-            if error.where != "bool(Expr)":
-                raise
-            raise recorder.error(
-                self._where, f"the condition {error.inputs.get('expr', '')} has no truth value while the kernel is "
-                "traced", legal="`with k.when(condition):`", line=_line_of(error, self.function),
-            ) from None  # fmt: skip
+        except TileweaveError as error:
+            if error.where == "bool(Expr)":
+                raise recorder.error(
+                    self._where, f"the condition {error.inputs.get('expr', '')} has no truth value while the kernel is "
+                    "traced", legal="`with k.when(condition):`", line=line_of(error, own),
+                ) from None  # fmt: skip
+            if "line" not in error.inputs:
+                error.located(with_text(line_of(error, own)))
+            raise
         kernel = self._finished(recorder)
         verify(kernel)
         self._last = kernel
@@ -264,16 +267,6 @@ class KernelFunction:
 
     def __repr__(self) -> str:
         return f"<kernel {self._where}>"
-
-
-def _line_of(error: BaseException, function: Callable[..., None]) -> Line:
-    """The user's line in a traceback."""
-    found, trace = Line("", 0), error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == function.__code__.co_filename:
-            found = Line(shown_path(trace.tb_frame.f_code.co_filename), trace.tb_lineno)
-        trace = trace.tb_next
-    return found
 
 
 @overload

@@ -35,7 +35,7 @@ from tileweave.kernel.ir import (
 from tileweave.layout import Coord, Iter, Layout, strided
 from tileweave.layout.f2.swizzle import Swizzle
 
-_HERE = str(Path(__file__).parent)
+_HERE, _PACKAGE = (str(Path(__file__).parents[n]) for n in (0, 2))
 _TARGET = re.compile(r"\s*([A-Za-z_][\w, ]*?)\s*=[^=]|\s*for\s+([A-Za-z_][\w, ]*?)\s+in\b")
 
 
@@ -47,6 +47,23 @@ def user_frame() -> FrameType:
     ):
         frame = frame.f_back
     return frame if frame is not None else sys._getframe(0)
+
+
+def line_of(error: BaseException, own: str) -> Line:
+    """The user's innermost line in a traceback; `own` is the file of the kernel, which may be one of ours."""
+    found, trace = Line("", 0), error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file == own or not (file.startswith(_PACKAGE) or "contextlib" in file):
+            found = Line(shown_path(file), trace.tb_lineno)
+        trace = trace.tb_next
+    return found
+
+
+def with_text(line: Line) -> str:
+    """A line and what stands there."""
+    text = linecache.getline(line.file, line.number).strip()
+    return f"{line}: {text}" if text else str(line)
 
 
 def shown_path(path: str) -> str:
@@ -106,8 +123,7 @@ class Recorder:
               inputs: Mapping[str, object] | None = None) -> VerifyError:  # fmt: skip
         """The error of a trace, with the user's line."""
         line = line or self.line()
-        text = linecache.getline(line.file, line.number).strip()
-        rows = {"line": f"{line}: {text}" if text else str(line), **(inputs or {})}
+        rows = {"line": with_text(line), **(inputs or {})}
         return VerifyError(where, problem, inputs=rows, legal=legal, facts={"rule": rule, "path": "", "line": line})
 
     # Names.
