@@ -77,6 +77,10 @@ def test_a_kernel_that_hangs_says_who_waits(capsys, tmp_path):
         ),
         (("check", SOFTMAX, "--block", "3"), "unknown argument '--block'\n  legal  tileweave kernel check [-h]"),
         (("run", SOFTMAX, "--seed", "a"), "argument --seed: invalid int value: 'a'"),
+        (
+            ("run", f"{MATMUL}:matmul", "f32:9x9", "f16:9x9", "f16:9x9", "--on", "cpu"),
+            "launch is refused: 262144 bytes of shared memory\n  legal  at most 232448: smaller tiles, fewer stages",
+        ),
         (("explain",), "required: FILE.py[:NAME]\n  legal  tileweave kernel explain"),
         (("text", SOFTMAX, "--arch"), "argument --arch: expected one argument"),
         (("run", SOFTMAX, "f32:3x70", "f32:3x70", "--on", "tpu"), "no target 'tpu'"),
@@ -115,6 +119,25 @@ def forced(k, x):
 @tk.kernel
 def rows(k, x):
     k.grid(x.blocks(2, 1))
+
+@tk.kernel
+def text(k, x):
+    with k.cta(threads=32) as cta:
+        cta.load(x[0]) + "a"
+
+@tk.kernel
+def swizzled(k, x):
+    k.shared((10, 10), like=x, swizzle=100)
+
+@tk.kernel
+def waits(k, x):
+    with k.cta(threads=32) as cta:
+        cta.wait_group(-1)
+
+@tk.kernel
+def depths(k, x):
+    with k.cta(threads=32) as cta:
+        cta.gemm(cta.zeros((16, 16)), x.tile(16, 16)[0, 0], x.tile(16, 32)[0, 0])
 """
 
 
@@ -126,6 +149,10 @@ def rows(k, x):
         (("check", "faulty.py:runs_away", "f32:2x2"), "no end after 20000 turns"),
         (("explain", "faulty.py:forced", "f16:16x16"), "gemm(.., use='wgmma'): 1 warps are no warpgroups"),
         (("check", "faulty.py:rows", "f16:16x16"), "a view of rank 2 has no axis 2"),
+        (("check", "faulty.py:text", "f16:16x16"), "'a' is no operand\n  line   faulty.py:32: cta.load(x[0]) +"),
+        (("check", "faulty.py:swizzled", "f16:16x16"), "line   faulty.py:36: k.shared((10, 10), like=x, swizzle=100)"),
+        (("check", "faulty.py:waits", "f16:16x16"), "wait_group(pending): -1 groups\n  line   faulty.py:41"),
+        (("check", "faulty.py:depths", "f16:16x64"), "C (16, 16), A (16, 16), B (16, 32) are not (m, n), (m, k)"),
         (("check", "broken.py"), "the file raises SyntaxError"),
         (("check", "lonely.py"), "the file raises ModuleNotFoundError: No module named 'nobody_has_this'"),
         (("check", "x.npy"), "no file of Python"),

@@ -421,3 +421,16 @@ def test_the_other_case_of_a_condition_that_is_known():
         y = np.zeros((4, 96), np.float32)
         flow.run(y.copy(), y, first=first)
         assert y[:, 0].tolist() == want and y[:, 1].tolist() == [1, 1, 0, 0]
+
+
+def test_an_array_that_cannot_be_written_is_refused():
+    @tk.kernel
+    def double(k, x, y):
+        with k.cta(threads=32) as cta:
+            cta.store(y[0], cta.load(x[0]) * 2)
+
+    x, y = np.ones((1, 5), np.float32), np.zeros((1, 5), np.float32)
+    y.flags.writeable = False
+    assert (double.check(x, y).outputs["y"] == 2).all()
+    with pytest.raises(VerifyError, match="an array that the kernel writes is read-only"):
+        double.run(x, y)

@@ -120,10 +120,7 @@ def run_all(
 
 def _status(status: int) -> str:
     if status == 97:
-        return (
-            "the launch is refused: more than 1024 threads, too much shared memory, "
-            "or a cluster that does not divide the grid"
-        )
+        return "the launch is refused"
     if status == 98:
         return "a tensor map is refused"
     return f"the program ended with status {status}"

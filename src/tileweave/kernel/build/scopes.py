@@ -488,6 +488,8 @@ class ScopeHandle:
 
     def wait_group(self, pending: int = 0, kind: Any = "cp.async") -> None:
         """Wait until at most `pending` groups are unfinished."""
+        if not isinstance(pending, int) or pending < 0:
+            self._recorder.refuse("scope.wait_group(pending)", f"{pending} groups", legal="an integer >= 0")
         self._recorder.emit(WaitGroup(kind, pending, line=self._recorder.line()))
 
     def arrive(self, barrier: View, *, lanes: Any = "each", bytes: Number | None = None,

@@ -50,7 +50,11 @@ def same_depth(a: Region, b: Region) -> tuple[Region, Region]:
     """The factors of a product with equal extents along k, where one is padded to its threads."""
     if not a.shape or not b.shape or a.shape[-1] == b.shape[-1]:
         return a, b
-    depth = max(a.shape[-1], b.shape[-1])
+    deep, shallow = (a, b) if a.shape[-1] > b.shape[-1] else (b, a)
+    most = bounds(deep.valid[-1])[1]
+    if most is None or most > shallow.shape[-1]:
+        return a, b  # of different depths, which is refused
+    depth = deep.shape[-1]
     return widened(a, (*a.shape[:-1], depth)), widened(b, (*b.shape[:-1], depth))
 
 

@@ -86,6 +86,13 @@ def run_kernel(kernel: Kernel, args: Iterable[Any], *, limit: int = LIMIT) -> Re
 
 def _give(target: Any, values: Any) -> None:
     if isinstance(target, np.ndarray):
+        if not target.flags.writeable:
+            refuse(
+                "argument",
+                "an array that the kernel writes is read-only",
+                Line("", 0),
+                legal="a copy, or kernel.check(..)",
+            )
         target[...] = values
     else:
         np.from_dlpack(target)[...] = values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,27 @@ def extent(value: Extent, what: str) -> tuple[int, int, int]:
             "run(text, grid, block, ..)", f"{what} {value!r}", legal="an int, or up to three, each at least 1"
         )
     return (*values, 1, 1, 1)[:3]  # type: ignore[return-value]
+
+
+MOST_THREADS, MOST_SHARED = 1024, 227 << 10
+"""Threads of a block, and bytes of its shared memory on the target that has most."""
+
+
+def check_size(launch: Launch) -> None:
+    """Refuses a launch that no device takes, with the number that is too large."""
+    grid, block, cluster = (extent(getattr(launch, what), what) for what in ("grid", "block", "cluster"))
+    problem, legal = "", ""
+    if prod(block) > MOST_THREADS:
+        problem, legal = f"blocks of {prod(block)} threads", f"at most {MOST_THREADS}"
+    elif launch.shared > MOST_SHARED:
+        problem, legal = (
+            f"{launch.shared} bytes of shared memory",
+            f"at most {MOST_SHARED}: smaller tiles, fewer stages",
+        )
+    elif any(g % c for g, c in zip(grid, cluster, strict=True)):
+        problem, legal = f"clusters of {cluster} blocks do not divide a grid of {grid}", "a cluster that divides it"
+    if problem:
+        raise BackendError("run(text, ..)", f"the launch is refused: {problem}", legal=legal)
 
 
 def choose_kernel(kernels: Sequence[KernelSignature], name: str | None) -> tuple[str, KernelSignature]:
@@ -184,6 +206,7 @@ def _launch_line(translation: Translation, arguments: Arguments, one: Launch, de
     """The C++ of one launch on one device."""
     found, signature = choose_kernel(translation.kernels, one.kernel)
     check_launch(signature.name, signature.declared, one, devices)
+    check_size(one)
     extents = ((one.cluster, "cluster"), (one.grid, "grid"), (one.block, "block"))
     dims = ", ".join(f"dim3({', '.join(map(str, extent(v, w)))})" for v, w in extents)
     values = ", ".join(["0", *(arguments.value(one.arguments[p], p, device) for p in signature.parameters)])
