@@ -83,6 +83,33 @@ def test_every_choice_has_a_reason(name, arguments, arch):
     assert not re.search(r"\b1 (passes|sectors|blocks resident|warpgroups)\b", "\n".join(rows))
 
 
+#: Kernel of the page of kernels -> the tensor whose layout it shows.
+PICTURES = {
+    "softmax.softmax": "r", "norms.layernorm": "r", "transpose.transpose": "s", "stencil.stencil": "s",
+    "reduction.column_sums": "t_1", "matmul.matmul": "acc", "gemm_cp_async.gemm_cp_async": "acc",
+    "tensor_memory.matmul_tensor": "acc", "clusters.row_sums": "r", "gemm_gelu.gemm_gelu": "acc",
+    "fp8_gemm.fp8_gemm": "part", "attention.attention": "dot", "attention_tensor.attention_tensor": "s",
+    "grouped_gemm.grouped_gemm": "acc", "moe.moe": "acc", "gemm_reduce_scatter.gemm_rs": "P",
+    "copy_views.block_view": "t",
+}  # fmt: skip
+
+
+def test_the_pictures_of_the_page_are_of_the_layouts_that_dispatch_chose(golden):
+    known = dict(examples())
+    for name, tensor in PICTURES.items():
+        module, _, kernel = name.partition(".")
+        arch = "sm_100a" if "tensor" in module else "sm_90a"
+        drawn = getattr(import_module(module), kernel).pictures(*known[name], arch=arch)
+        golden(f"../../docs/images/kernels/{module}-{kernel}.svg", drawn[tensor])
+    matrices = [SPEC(s, "f32") for s in ((256, 128), (256, 512), (128, 512))]
+    golden("../../docs/images/kernels/trainium-matmul.svg", import_module("trainium").matmul.pictures(*matrices)["acc"])
+    kernel, arguments, _, _ = import_module("collectives").case("all-to-all", 4, 52, 36)
+    golden("../../docs/images/kernels/collectives-all-to-all.svg", kernel.pictures(*arguments)["x"])
+    page = (Path(__file__).resolve().parents[2] / "docs" / "kernels.md").read_text()
+    files = {path.name for path in Path(import_module("softmax").__file__).parent.glob("*.py")}
+    assert all(f"`examples/kernels/{file}`" in page for file in files)
+
+
 def test_both_views_of_a_copy_access_memory_alike():
     """Figures 4 and 5: the view of a thread and of a block make the same vector loads and stores."""
     rows = [explained(f"copy_views.{one}", [SPEC((32, 128), "f32"), SPEC((16, 64), "f32")], "sm_90a") for one in

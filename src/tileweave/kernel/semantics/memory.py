@@ -45,6 +45,7 @@ class Storage:
         self.devices: Array | None = None
         self.reads: list[ReadMark] = []
         self.products: dict[int, int] = {}  # event -> the product that it is
+        self.known: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[int, ...]] = {}  # begin, extent -> what exists
         self.writers: Array = np.full(tensor.shape, 0 if written else UNWRITTEN, np.int32)
         self._places: Array | None = None
         self._view: Array | None = None

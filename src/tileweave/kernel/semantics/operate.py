@@ -11,6 +11,7 @@ from tileweave.kernel.ir import DTYPES, Dtype, Op, Scalar, promote
 from tileweave.kernel.meaning import FUNCTIONS, factor, matmul, neutral, reduced, rounded, scanned
 from tileweave.kernel.semantics.access import RegionAccess, refuse
 from tileweave.kernel.semantics.clocks import Event, publish
+from tileweave.kernel.semantics.extents import follow
 from tileweave.kernel.semantics.machine import Frame, Interpreter, RunningBlock
 from tileweave.kernel.semantics.tensor_memory import product
 
@@ -51,6 +52,7 @@ def operate(machine: Interpreter, op: Op, frame: Frame) -> None:
         if access.empty and access.region.tensor.space in ("global", "symmetric"):
             text = f"{op.line}: {access.region} does not exist in {frame.label}: {what}"
             machine.warnings.setdefault((what, op.line), text)
+    follow(machine, op, out, inputs, frame.label)
     out.put(values)
 
 
@@ -174,6 +176,7 @@ def _copy_async(machine: Interpreter, op: Op, frame: Frame) -> None:
         barrier = machine.barrier(op.barrier, frame, op.line, told) if op.barrier is not None else None
         machine.ledger.write(target, writes, clocks, fenced)
         target.put(rounded(source.values(), target.region.tensor.element))
+        follow(machine, op, target, [source], label)
         if barrier is not None:
             known, marked = publish(frame.agents, whole=False)
             barrier.bring(size, ({**known, number: 1}, marked))

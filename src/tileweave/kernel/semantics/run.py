@@ -43,7 +43,8 @@ class Report:
     warnings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        text = f"{self.blocks} blocks, {self.statements} statements, {self.accesses} accesses: every claim holds"
+        blocks = f"{self.blocks} block{'s' * (self.blocks != 1)}"
+        text = f"{blocks}, {self.statements} statements, {self.accesses} accesses: every claim holds"
         return "\n".join([text, *self.warnings])
 
 

@@ -1,4 +1,4 @@
-"""Pictures of the layouts that dispatch chose: the place of every element in shared memory, the holder in registers."""
+"""Pictures of layouts: the place of an element in memory, its holder in registers, its device or partition."""
 
 from __future__ import annotations
 
@@ -11,21 +11,32 @@ from tileweave.kernel.ir.statements import Alloc
 from tileweave.layout.analysis.svg import svg
 from tileweave.layout.cute import ComposedLayout, CuteLayout
 
+_ELSEWHERE = frozenset({"gpu", "TLane", "P"})
+"""Axes of tensors over a mesh, in tensor memory, on Trainium: their layouts are those that the kernel says."""
 _MEMORY, _REGISTERS = (16, 64), (16, 16)
 """Rows and columns that are drawn."""
 
 
 def pictures(kernel: Kernel, arch: str = "sm_90a") -> dict[str, str]:
-    """SVG by the names of the tensors in registers and in shared memory, the last two dimensions of each.
+    """SVG by the names of the tensors in registers, in shared and tensor memory, over a mesh and on Trainium.
+
+    Tensors in shared memory are drawn by their last two dimensions.
 
     Args:
         kernel: the kernel.
         arch: the target.
     """
+    drawn = {}
+    for tensor in (*kernel.params, *(s.tensor for s in walk(kernel.body) if isinstance(s, Alloc))):
+        axes = {axis for it in (tensor.layout.shard if tensor.layout else ()) for axis, _ in it.stride.terms}
+        if axes & _ELSEWHERE:
+            shape = tensor.shape if len(tensor.shape) == 2 else None
+            drawn[tensor.name] = svg(tensor.layout, shape=shape, limit=_REGISTERS, title=str(tensor))
+    if any(isinstance(s, Alloc) and s.tensor.space in ("sbuf", "psum") for s in walk(kernel.body)):
+        return drawn
     kernel = expand(kernel, arch)
     found = tuple(s for s in walk(kernel.body) if isinstance(s, Op) and s.name == "gemm")
     holdings = assign(kernel.body, kernel.threads // 32, products.accumulator(arch, found))
-    drawn = {}
     for statement in walk(kernel.body):
         if not isinstance(statement, Alloc):
             continue
