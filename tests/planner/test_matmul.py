@@ -106,6 +106,7 @@ RAGGED = [
     (100, 104, 292, 12),
     (193, 318, 73, 1024),  # its grid for shares that come out even is not the best one in whole elements
     (13, 261, 77, 3),  # no sum is cut: only the operands are shared in runs
+    (608, 10, 156, 64),  # 16 owners of 390 elements: all have 24 or 25 only where pieces are of one column or two
     (26, 9, 196, 250),  # what sharing in runs saves decides between its grids
 ]
 

@@ -20,7 +20,7 @@ from tileweave.graph import FileTarget, Graph, Operation, Partition, Sink, Tenso
 from tileweave.graph.passes.shard import output_partition
 from tileweave.planner.placement import Digits, Placement, cut_bounds, part_bounds, run_placement
 from tileweave.planner.plan import Stage, Step
-from tileweave.space import Box
+from tileweave.space import Box, even_cuts
 
 MOST_GRIDS = 24
 """The most grids that are offered for one operation."""
@@ -288,8 +288,8 @@ def in_runs(
 
     A part is cut along its two longest dimensions: into as few rows, and those into as few pieces, as keep the run of
     each owner within 1 % of the least, since every piece is a task. Machines behind those of the parts take as much as
-    the owners; if they are spare, up to twice as much, so that runs are rounded down. None where there is nothing to
-    share.
+    the owners; if they are spare, up to twice as much, so that runs are rounded down. Else the owner with
+    the least, which receives most, has as much as can be. None where there is nothing to share.
     """
     parts = [-(-n // prod(extent for extent, _ in row)) for n, row in zip(shape, digits, strict=True)]
     bare = Placement((1,) * len(shape), tuple(digits), (1,) * len(shape), owners, offset)
@@ -305,7 +305,13 @@ def in_runs(
     in_rows, in_pieces = (np.concatenate(both) for both in zip(*ways, strict=True))
     run = -(-in_rows * in_pieces * used // (bare.owners * (used + rest)))
     size = run * -(-rows // in_rows) * -(-columns // in_pieces)
-    best = int(np.argmax(size <= 1.01 * size.min()))
+    close = size <= 1.01 * size.min()
+    if not (spare or rest) and rows * columns <= min(SMALL_PART, 100 * bare.owners):
+        shares = [_shares(rows, columns, *way, bare.owners) for way in zip(in_rows, in_pieces, run, strict=True)]
+        least, most = (np.asarray(ends) for ends in zip(*shares, strict=True))
+        even = most <= max(1.01 * most.min(), most[close].min())
+        close = even & (rows * columns - least <= 1.01 * (rows * columns - least[even].max()))
+    best = int(np.argmax(close))
     waves = [1] * len(shape)
     waves[row] = int(in_rows[best])
     waves[column] = int(in_pieces[best])
@@ -315,6 +321,18 @@ def in_runs(
         less = replace(found, run=prod(waves) * used // (bare.owners * (used + rest)))
         found = less if less.left_run <= 2 * less.run else found
     return found if found.left else replace(found, rest=0)
+
+
+SMALL_PART = 1 << 12
+"""Elements of a part up to which its owners' shares are counted, if an element of each is more than 1 %: to count those
+of larger parts would take longer than the rest of planning."""
+
+
+def _shares(rows: int, columns: int, in_rows: int, in_pieces: int, run: int, owners: int) -> tuple[int, int]:
+    """(the least, the most) elements of any owner of a part that is cut so, in runs of so many blocks."""
+    sizes = np.outer(np.diff(even_cuts(rows, in_rows)), np.diff(even_cuts(columns, in_pieces))).reshape(-1)
+    shares = np.add.reduceat(sizes, np.arange(0, len(sizes), run))
+    return int(shares.min()) if len(shares) >= owners else 0, int(shares.max())
 
 
 Sharing = Literal["boxes", "runs"]
