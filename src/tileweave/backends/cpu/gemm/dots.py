@@ -25,7 +25,8 @@ from tileweave.backends.cpu.target.target import Target
 
 _FEW_ROWS, _FEW_COLUMNS, _AT_ONCE = 16, 8, 6
 """Rows, or columns, that are few, and how many of them a tile has at most. 24 x 512 x 2048 takes 486 us so and 559 in
-packed panels, 16 x 100 x 1000 takes 47 and 39, 4 x 512 x 2048 takes 82 and 240."""
+packed panels, 16 x 100 x 1000 takes 47 and 39, 4 x 512 x 2048 takes 82 and 240. 7230 x 31 x 8 takes 234 with vectors of
+eight, and 91 in tiles that read both operands in place; 1000 x 300 x 8 takes 114 and 107."""
 _SWEEP = 8
 """Rows of a matrix that a vector meets in one sweep, and vectors by which its columns are shared. 3499 x 885 takes 190
 us so and 293 in strips of 128 columns, whose lines the processor does not foresee."""
@@ -59,6 +60,8 @@ def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlockin
         return None
     if n < 2 or (m > _FEW_ROWS and n > _FEW_COLUMNS):
         return None
+    if m > _FEW_ROWS and n > _AT_ONCE and lanes <= _FEW_COLUMNS and c.a_in_place and c.b is ReadFrom.IN_PLACE:
+        return None  # tiles read the rows once, dot products twice; and columns fill a vector
     few = m if m <= _FEW_ROWS else n
     if 8 * summed.dims[0].extent < next((x for most, x in _LEAST if few <= most), 8 * few) * lanes:
         return None  # adding lanes costs more than packing
