@@ -8,7 +8,8 @@ from tileweave.index import Expr, as_expr, constant_of, simplify
 from tileweave.kernel.threads import Address, Branch, Instruction, Repeat, ThreadLoop, rewritten
 
 DELETED = (
-    "bar.sync", "bar.warp.sync", "cp.async.commit_group", "cp.async.wait_group", "mbarrier.", "fence.", "wgmma.fence",
+    "bar.sync", "bar.warp.sync", "cp.async.commit_group", "cp.async.wait_group", "cp.async.bulk.commit_group",
+    "cp.async.bulk.wait_group", "mbarrier.", "fence.", "wgmma.fence",
     "wgmma.commit_group", "wgmma.wait_group", "signal", "wait",
     "tcgen05.commit", "tcgen05.fence", "tcgen05.dealloc", "tcgen05.wait_st",
 )  # fmt: skip
@@ -29,7 +30,12 @@ def faults(item):
             "other parity",
             (replace(item, operands=(first, simplify(1 - rest[0]) if isinstance(rest[0], Expr) else 1 - rest[0])),),
         )
-    if item.atom in ("cp.async.wait_group", "wgmma.wait_group"):
+    if item.atom in (
+        "cp.async.wait_group",
+        "wgmma.wait_group",
+        "cp.async.bulk.wait_group",
+        "cp.async.bulk.wait_group.read",
+    ):
         yield "one more pending", (replace(item, operands=(first + 1,)),)
     if item.atom.startswith("tcgen05.alloc"):
         yield "half the columns", (replace(item, operands=(first, rest[0] // 2)),)

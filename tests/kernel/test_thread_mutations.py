@@ -44,8 +44,8 @@ def outcome(kernel, program, arrays, exact):
 
 def case(name, arch, k, **options):
     random = np.random.default_rng(0)
-    a, b = (random.integers(-3, 4, s).astype(np.float16) for s in ((150, k), (90, k)))
-    c = np.zeros((150, 90), np.float16)
+    a, b = (random.integers(-3, 4, s).astype(np.float16) for s in ((150, k), (96, k)))
+    c = np.zeros((150, 96), np.float16)
     kernel = getattr(products, name).trace(a, b, c, **options)
     return kernel, lowered(kernel, arch).program, (a, b, c), a.astype(float) @ b.astype(float).T
 
@@ -106,4 +106,19 @@ def test_every_fault_is_named(name, arch, options, least):
 def test_faults_of_a_pipeline(fault, rule):
     kernel, program, arrays, exact = case("matmul", "sm_80", 136, bm=64, bn=64, bk=64, stages=3)
     faulty = next(one for what, _, one in mutants.mutants(program) if what.startswith(fault))
+    assert outcome(kernel, faulty, arrays, exact).startswith(rule)
+
+
+@needs_gpp
+@pytest.mark.parametrize(
+    ("fault", "rule"),
+    [
+        ("no cp.async.bulk.commit_group", "bulk-left"),
+        ("no cp.async.bulk.wait_group", "bulk-left"),
+        ("no fence.proxy.async", "proxy-fence"),
+    ],
+)
+def test_faults_of_the_way_out(fault, rule):
+    kernel, program, arrays, exact = case("matmul_roles", "sm_90a", 72, bm=128, bn=64, stages=2)
+    faulty = next(one for what, _, one in mutants.mutants(program) if what == fault)
     assert outcome(kernel, faulty, arrays, exact).startswith(rule)

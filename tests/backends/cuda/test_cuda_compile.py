@@ -7,6 +7,7 @@ import pytest
 
 from backends.cuda.bugs import PROGRAMS
 from tileweave.backends.cuda import compile, run
+from tileweave.backends.cuda.compiled import _usage
 from tileweave.errors import BackendError
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")
@@ -53,6 +54,17 @@ def test_what_the_compiler_refuses_is_shown():
         compile("__global__ void f() { x = 1; }", "sm_90a")
     assert "identifier" in str(raised.value)
     assert raised.value.source.startswith("__global__")
+
+
+@needs_nvcc
+def test_machine_code_says_the_registers_that_the_compiler_says(text):
+    """What is read of NVRTC's machine code, held against what ptxas says of the same text."""
+    compiled = compile(text("ring_gemm"), "sm_90a")
+    if not compiled.sass:
+        pytest.skip("no cuobjdump")
+    ((name, resources),) = compiled.kernels.items()
+    read = _usage(compiled.cubin)[name]
+    assert (read.registers, read.spill_bytes) == (resources.registers, 0)
 
 
 def test_an_unknown_target_is_refused():

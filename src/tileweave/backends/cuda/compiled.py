@@ -22,7 +22,10 @@ _SECONDS = 300
 
 @dataclass(frozen=True, slots=True)
 class KernelResources:
-    """What one kernel uses: registers per thread, bytes spilled, bytes of static shared memory."""
+    """What one kernel uses: registers per thread, bytes spilled, bytes of static shared memory.
+
+    Of NVRTC's machine code the bytes of the stack are taken as spilled, which holds what is spilled.
+    """
 
     registers: int
     spill_bytes: int
@@ -37,7 +40,7 @@ class CompiledText:
         arch: the target.
         compiler: which compiler, with its version.
         cubin: the machine code.
-        kernels: resources by (mangled) name; empty where the compiler does not say.
+        kernels: resources by (mangled) name; empty of NVRTC where there is no cuobjdump.
         sass: how often each machine instruction occurs, by its opcode without modifiers; empty without cuobjdump and
             nvdisasm (of a toolkit on PATH, or of Triton's wheel).
     """
@@ -65,7 +68,7 @@ def compile(text: str, arch: str = "sm_90a", *, include: Sequence[str] = ()) -> 
     if shutil.which("nvcc"):
         return _nvcc(text, arch, include)
     cubin, version = nvrtc_cubin(text, arch, include)
-    return CompiledText(arch, version, cubin, {}, _sass(cubin))
+    return CompiledText(arch, version, cubin, _usage(cubin), _sass(cubin))
 
 
 def _nvcc(text: str, arch: str, include: Sequence[str]) -> CompiledText:
@@ -115,18 +118,55 @@ def _disassemblers() -> str | None:
     return next((p for p in paths if all(shutil.which(name, path=p) for name in ("cuobjdump", "nvdisasm"))), None)
 
 
-def _sass(cubin: bytes) -> dict[str, int]:
+def _dumped(cubin: bytes, what: str) -> str:
+    """What cuobjdump says of machine code; empty where there is none."""
     where = _disassemblers()
     if where is None:
-        return {}
+        return ""
     with tempfile.TemporaryDirectory(prefix="tileweave-") as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        command = [str(shutil.which("cuobjdump", path=where)), "-sass", str(path)]
+        command = [str(shutil.which("cuobjdump", path=where)), what, str(path)]
         settings = {**os.environ, "PATH": where}
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False, env=settings)
-    found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", done.stdout)
+    return done.stdout
+
+
+def _usage(cubin: bytes) -> dict[str, KernelResources]:
+    """Resources as the machine code itself has them."""
+    rows = re.findall(r"Function (\w+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+)", _dumped(cubin, "-res-usage"))
+    return {name: KernelResources(*map(int, numbers)) for name, *numbers in rows}
+
+
+def _sass(cubin: bytes) -> dict[str, int]:
+    found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", _dumped(cubin, "-sass"))
     return dict(Counter(found))
+
+
+#: What kernels take of headers that speak of the host, which NVRTC cannot read.
+_OWN_HEADERS = {
+    "cuda.h": "typedef struct __align__(64) { unsigned long long opaque[16]; } CUtensorMap;",
+    "stdint.h": "\n".join(
+        f"typedef {sign}{name} {letter}int{bits}_t;"
+        for bits, name in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))
+        for sign, letter in (("signed ", ""), ("unsigned ", "u"))
+    ),
+}
+
+
+#: Floats that nvcc has from math.h.
+_NUMBERS = {"INFINITY": "0x7f800000", "NAN": "0x7fffffff"}
+
+
+@cache
+def _headers() -> tuple[str, ...]:
+    """Folders with CUDA's headers, which NVRTC has none of itself: of the wheel of its runtime, of a toolkit."""
+    found = find_spec("nvidia")
+    wheels = (found.submodule_search_locations or ()) if found is not None else ()
+    folders = [path for wheel in wheels for path in sorted(Path(wheel).glob("*/include"))]
+    folders += [Path(os.environ[name]) / "include" for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    folders.append(Path("/usr/local/cuda/include"))
+    return tuple(str(path) for path in folders if (path / "cuda_fp16.h").exists())[:1]
 
 
 def nvrtc_cubin(text: str, arch: str, include: Sequence[str] = ()) -> tuple[bytes, str]:
@@ -144,8 +184,11 @@ def nvrtc_cubin(text: str, arch: str, include: Sequence[str] = ()) -> tuple[byte
             raise BackendError("compile(text, arch)", f"NVRTC: {result[0].name}")
         return result[1] if len(result) == 2 else result[1:]
 
-    program = call(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], []))
-    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", *(f"-I{path}".encode() for path in include)]
+    given = {name.encode(): header.encode() for name, header in _OWN_HEADERS.items()}
+    program = call(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", len(given), list(given.values()), list(given)))
+    folders = [f"-I{path}".encode() for path in (*include, *_headers())]
+    numbers = [f"-D{name}=__int_as_float({bits})".encode() for name, bits in _NUMBERS.items()]
+    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", *numbers, *folders]
     status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
     if int(status):
         log = b" " * call(nvrtc.nvrtcGetProgramLogSize(program))

@@ -139,6 +139,13 @@ def _tensor_memory(block: AsmBlock, s: Statement) -> str:
         return f"::tw::tensor_free({block.read(o[0], 'b32')}, {block.read(o[1], 'u32')}, {pair});"
     if name == "relinquish_alloc_permit":
         return "::tw::tensor_relinquish();"
+    if name == "cp":
+        _need(block, s, 2)
+        if not s.opcode.endswith(".32x128b.warpx4"):
+            raise block.fail(f"no emulation of {s.opcode}", "tcgen05.cp.cta_group::1.32x128b.warpx4")
+        return f"::tw::tensor_copy({pair}, (uint32_t)({block.address(o[0])}), {block.read(o[1], 'b64')});"
+    if name == "mma" and "block_scale" in s.modifiers:
+        return _scaled_product(block, s, pair)
     if name == "mma":
         row = row_of(block, s.opcode)
         _need(block, s, 5)
@@ -168,6 +175,17 @@ def _tensor_memory(block: AsmBlock, s: Statement) -> str:
             f"{block.unpack('tw_d', items)} }}"
         )
     raise block.fail(f"no emulation of {s.opcode}")
+
+
+def _scaled_product(block: AsmBlock, s: Statement, pair: str) -> str:
+    """``tcgen05.mma`` with a scale of type e8m0 for every row of 32 elements of A and B, in tensor memory."""
+    o, kind = s.operands, s.modifiers[3].removeprefix("kind::")
+    _need(block, s, 7)
+    if kind != "mxf8f6f4" or list(s.modifiers[5:]) not in (["scale_vec::1X"], ["block32"], []) or o[1].kind == "memory":
+        raise block.fail(f"no emulation of {s.opcode}", "kind::mxf8f6f4, one scale for 32 elements, A in shared memory")
+    d, first, second = (f"(uint32_t)({block.address(o[n])})" for n in (0, 4, 5))
+    numbers = f"{block.read(o[1], 'b64')}, {block.read(o[2], 'b64')}, (uint32_t)({block.read(o[3], 'b32')})"
+    return f'::tw::tensor_mma_scaled("{kind}", {pair}, {d}, {numbers}, {first}, {second}, ({block.read(o[6])}) != 0);'
 
 
 @handles(r"wgmma\.wait_group")

@@ -135,7 +135,7 @@ void run_box_load(Async& t) {
 void read_box(Async& t) {                                  // the source may be reused after this
   if (t.read) return;
   t.read = true;
-  auto& m = *(const tw_map*)t.map;
+  auto& m = *(const tw_map*)t.map.data();
   u64 n = box_bytes(m);
   char* shared = (char*)t.a;
   need_shared(t, shared, n);
@@ -146,7 +146,7 @@ void read_box(Async& t) {                                  // the source may be 
 template <class T> void add_to(u64 g, const uint8_t* v) { T a, b; memcpy(&a, (void*)g, sizeof a); memcpy(&b, v, sizeof b); a = (T)(a + b); memcpy((void*)g, &a, sizeof a); }
 void run_box_store(Async& t) {
   read_box(t);
-  auto& m = *(const tw_map*)t.map;
+  auto& m = *(const tw_map*)t.map.data();
   size_t i = 0;
   for_box(m, t.at, (char*)t.a, [&](char*, u64 g, int bytes) {
     if (g) {
@@ -191,7 +191,7 @@ void box_store(const void* map, int rank, const int* at, u64 shared, bool add) {
   auto& m = map_of(map, TW_PC);
   need_box(m, shared, rank, TW_PC);
   auto t = task("a box", run_box_store, TW_PC);
-  t->map = map;
+  t->map.assign((const uint8_t*)&m, (const uint8_t*)(&m + 1));  // the parameter may be gone when the copy is done
   t->a = (u64)generic(shared, SHARED);
   std::copy(at, at + rank, t->at);
   t->multicast = add;
@@ -244,7 +244,7 @@ void bulk_wait(int pending, bool read) {
   if (read) {                                              // only the sources: the destinations stay open
     for (size_t i = 0; i + pending < f->bulk_groups.size(); i++)
       for (auto& t : f->bulk_groups[i]) {
-        if (t->map) read_box(*t);
+        if (!t->map.empty()) read_box(*t);
         else if (!t->read) { if (checking) check_async(*t, (void*)t->a, t->bytes, false); t->data.assign((uint8_t*)t->a, (uint8_t*)t->a + t->bytes); t->read = true; }
         note_end(f, t);
       }

@@ -62,6 +62,9 @@ void fiber_main() {
   Fiber* f = current;
   f->block->grid->call(f->block->grid->state);
   f = current;
+  auto left = [&](const Task& t) { if (!t->read) fail("bulk-left", t->pc, "%s ends before %s has read shared memory: cp.async.bulk.commit_group and wait_group come before", thread_name(f).c_str(), t->what.c_str()); };
+  for (auto& g : f->bulk_groups) for (auto& t : g) left(t);
+  for (auto& t : f->bulk) left(t);
   for (auto* groups : {&f->copy_groups, &f->bulk_groups})
     for (auto& g : *groups) for (auto& t : g) run_task(t);
   for (auto& t : f->copies) run_task(t);

@@ -28,8 +28,8 @@ struct Clocks {
 };
 
 // --- one step of an asynchronous unit, run when no thread can, or when a wait demands it
-struct Async { std::string what; void (*run)(Async&); Block* block; int device; u64 a, b, c; unsigned bytes; int rank, at[5]; const void* map; int multicast; unsigned slot; Clock clock;
-               Clocks known, proxy; const void* pc; Fiber* fiber; std::vector<uint8_t> data; bool done = false, read = false; };
+struct Async { std::string what; void (*run)(Async&); Block* block; int device; u64 a, b, c; unsigned bytes; int rank, at[5]; int multicast; unsigned slot; Clock clock;
+               Clocks known, proxy; const void* pc; Fiber* fiber; std::vector<uint8_t> data, map; bool done = false, read = false; };
 using Task = std::shared_ptr<Async>;
 
 struct Meeting { unsigned mask; unsigned arrived = 0; int op; void* record[32]; Clocks clocks; };

@@ -327,7 +327,9 @@ void check_registers(Fiber* f, const void* p, size_t n) {
 }
 
 // --- tensor memory
-struct TensorOp { bool pair, keep, trans_a, trans_b, inside; const char *type_a, *type_b; int m, n, k, bytes; uint32_t d; u64 a, b; Async at; };
+// A product, or a copy of scales (`copy`: from descriptor a to 4 columns from d on). Scales of a product lie from columns
+// scale_a and scale_b on, in byte id_a and id_b of each cell.
+struct TensorOp { bool pair, keep, trans_a, trans_b, inside; const char *type_a, *type_b; int m, n, k, bytes; uint32_t d; u64 a, b; Async at; bool copy, scaled; uint32_t scale_a, scale_b; int id_a, id_b; };
 struct TensorMemory {
   std::vector<uint32_t> cells = std::vector<uint32_t>(128 * 512, ~0u);
   uint16_t owner[512] = {};                // columns of the allocation, 0: free
@@ -347,7 +349,27 @@ void need_columns(Block* b, uint32_t at, unsigned columns, const void* pc, const
   for (unsigned c = at & 0xFFFF; c < (at & 0xFFFF) + columns; c++)
     if (c >= 512 || !t.owner[c]) fail("tensor-memory", pc, "%s reaches column %u of tensor memory, which block (%u,%u,%u) has not allocated", what, c, b->index.x, b->index.y, b->index.z);
 }
+// The scale of row (of B: column) i of a product: lane i % 32, which tcgen05.cp fills alike in all four warps' lanes.
+double scale_of(TensorMemory& t, uint32_t at, int id, int i, const void* pc) {
+  uint32_t column = (at & 0xFFFF) + i / 32;
+  unsigned exponent = t.cells[(i % 32) * 512 + column] >> 8 * id & 0xFF;
+  for (int w = 1; w < 4; w++) if ((t.cells[(w * 32 + i % 32) * 512 + column] >> 8 * id & 0xFF) != exponent) { fail("tensor-scales", pc, "the scales in column %u of tensor memory differ between lanes %d and %d: all four warps' lanes hold them", column, i % 32, w * 32 + i % 32); }
+  return exponent == 0xFF ? NAN : ldexp(1.0, (int)exponent - 127);
+}
+void run_copy(Block* b, TensorOp& op) {
+  Tile tile(op.a, false, 1, b, op.at.pc, true);
+  auto& t = tensor_of(b);
+  Async from = op.at;
+  from.block = b;
+  for (int i = 0; i < 32; i++) {
+    char* row = tile.at(i, 0);
+    if (checking) check_async(from, row, 16, false);
+    for (int w = 0; w < 4; w++) memcpy(&t.cells[(w * 32 + i) * 512 + (op.d & 0xFFFF)], row, 16);
+  }
+  for (int c = 0; c < 4; c++) t.written[(op.d & 0xFFFF) + c] = t.completions + 1;
+}
 void run_tensor(Block* b, TensorOp& op) {
+  if (op.copy) return run_copy(b, op);
   std::vector<double> tile_b;
   int parts = op.pair ? 2 : 1, rows = op.m / parts, columns = op.n / parts;
   GroupOp like{};
@@ -379,6 +401,7 @@ void run_tensor(Block* b, TensorOp& op) {
       uint32_t& cell = t.cells[lane * 512 + (op.d & 0xFFFF) + j];
       double s = op.keep ? (double)bits<float>(cell) : 0.0, p = 0;
       for (int k = 0; k < op.k; k++) p += tile_a[i * op.k + k] * tile_b[j * op.k + k];
+      if (op.scaled) p *= scale_of(t, op.scale_a, op.id_a, i, op.at.pc) * scale_of(t, op.scale_b, op.id_b, j, op.at.pc);
       cell = bits<uint32_t>((float)(s + p));
     }
     for (int j = 0; j < op.n; j++) t.written[(op.d & 0xFFFF) + j] = t.completions + 1;
@@ -421,6 +444,15 @@ void tensor_left(Block* b) {
   for (unsigned c = 0; c < 512; c++) if (b->tensor->owner[c]) fail("tensor-leak", nullptr, "block (%u,%u,%u) ends and has not given back column %u of tensor memory (tcgen05.dealloc)", b->index.x, b->index.y, b->index.z, c);
   if (!b->tensor->open.empty()) fail("tensor-order", b->tensor->open[0].at.pc, "block (%u,%u,%u) ends while products into tensor memory are not known to be complete", b->index.x, b->index.y, b->index.z);
 }
+namespace {
+void issue(TensorOp& op, const char* what, const void* pc) {
+  Fiber* f = current;
+  op.at.what = what; op.at.block = f->block; op.at.pc = pc; op.at.fiber = f; op.at.device = f->block->grid->device;
+  if (checking) { take_slot(op.at); op.at.known = snapshot(f); op.at.proxy = f->proxy; released(f); }
+  tensor_of(f->block).open.push_back(op);
+  tensor_of(f->block).issued++;
+}
+}  // namespace
 void tensor_mma(const char* kind, bool pair, uint32_t d, bool inside, u64 a, u64 b, uint32_t number, bool keep) {
   Fiber* f = current;
   proxies = true;
@@ -454,10 +486,38 @@ void tensor_mma(const char* kind, bool pair, uint32_t d, bool inside, u64 a, u64
   need(d, op.n);
   if (inside) need(a, 32 / 4);
   if (inside && (op.trans_a || a >> 16 || op.m == 64)) fail("tensor-descriptor", TW_PC, "the left operand in tensor memory begins at lane %u, or is transposed", (unsigned)(a >> 16));
-  op.at.what = "tcgen05.mma"; op.at.block = f->block; op.at.pc = TW_PC; op.at.fiber = f; op.at.device = f->block->grid->device;
-  if (checking) { take_slot(op.at); op.at.known = snapshot(f); op.at.proxy = f->proxy; released(f); }
-  tensor_of(f->block).open.push_back(op);
-  tensor_of(f->block).issued++;
+  issue(op, "tcgen05.mma", TW_PC);
+}
+void tensor_copy(bool pair, uint32_t d, u64 source) {
+  proxies = true;
+  if (pair) fail("unsupported", TW_PC, "tcgen05.cp of two blocks is not emulated");
+  need_columns(current->block, d, 4, TW_PC, "tcgen05.cp");
+  TensorOp op{};
+  op.copy = true; op.d = d; op.a = source; op.n = 4;
+  issue(op, "tcgen05.cp", TW_PC);
+}
+void tensor_mma_scaled(const char* kind, bool pair, uint32_t d, u64 a, u64 b, uint32_t number, uint32_t scale_a, uint32_t scale_b, bool keep) {
+  Fiber* f = current;
+  proxies = true;
+  TensorOp op{};
+  unsigned ta = number >> 7 & 7, tb = number >> 10 & 7;
+  if (pair) fail("unsupported", TW_PC, "a scaled product of two blocks is not emulated");
+  if (ta > 1 || tb > 1) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x names element types %u and %u: of kind::%s only e4m3 (0) and e5m2 (1) are emulated", number, ta, tb, kind);
+  op.type_a = ta ? "e5m2" : "e4m3"; op.type_b = tb ? "e5m2" : "e4m3";
+  op.bytes = 1; op.k = 32; op.keep = keep; op.scaled = true;
+  op.n = (number >> 17 & 63) * 8; op.m = (number >> 27 & 3) * 128;
+  op.d = d; op.a = a; op.b = b; op.scale_a = scale_a; op.scale_b = scale_b; op.id_a = number >> 29 & 3; op.id_b = number >> 4 & 3;
+  if (!(number >> 23 & 1)) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: kind::%s has scales of type e8m0, bit 23", number, kind);
+  if (number & 0x8701E04F) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: signs, transposed operands, sparsity and bits 24 to 26 and 31 are 0", number);
+  if (op.m != 128 || op.n < 8 || op.n > 256 || op.n % 8) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: m %d, n %d of a scaled product of one block", number, op.m, op.n);
+  need_columns(f->block, d, op.n, TW_PC, "tcgen05.mma");
+  need_columns(f->block, scale_a, 4, TW_PC, "tcgen05.mma");
+  need_columns(f->block, scale_b, (op.n + 31) / 32, TW_PC, "tcgen05.mma");
+  auto& t = tensor_of(f->block);
+  for (uint32_t at : {scale_a & 0xFFFF, scale_b & 0xFFFF})
+    for (uint32_t c = at; c < at + (at == (scale_a & 0xFFFF) ? 4 : (op.n + 31) / 32); c++)
+      if (t.stored[c] > f->stores_after) fail("tensor-fence", TW_PC, "%s scales by column %u of tensor memory, which tcgen05.st wrote, and no tcgen05.fence::after_thread_sync lies between", thread_name(f).c_str(), c);
+  issue(op, "tcgen05.mma", TW_PC);
 }
 void tensor_commit(u64 barrier, int mask, bool pair) {
   Fiber* f = current;
@@ -510,6 +570,8 @@ void tensor_move(const Fragment& p, u64* registers, uint32_t at, bool store) {
   if (lane < first || lane + p.rows > first + 32) fail("tensor-lanes", TW_PC, "%s reaches lanes %u..%u of tensor memory: its warp has lanes %u..%u", thread_name(f).c_str(), lane, lane + p.rows - 1, first, first + 31);
   Block* issuer = t.pair ? (*f->block->cluster)[f->block->rank & ~1u] : f->block;
   for (auto& op : tensor_of(issuer).open) {
+    auto reads = [&](uint32_t at, int n) { at &= 0xFFFF; return op.scaled && at < column + p.columns && column < at + n; };
+    if (store && (reads(op.scale_a, 4) || reads(op.scale_b, (op.n + 31) / 32))) fail("tensor-order", TW_PC, "%s writes column %u of tensor memory, and a product that is scaled by it is not known to be complete (tcgen05.commit and a wait)", thread_name(f).c_str(), column);
     if (store && op.inside && (op.a & 0xFFFF) < column + p.columns && column < (op.a & 0xFFFF) + 32 / 4) fail("tensor-order", TW_PC, "%s writes column %u of tensor memory, and a product that reads it is not known to be complete (tcgen05.commit and a wait)", thread_name(f).c_str(), column);
     if ((op.d & 0xFFFF) < column + p.columns && column < (op.d & 0xFFFF) + op.n) { fail("tensor-order", TW_PC, "%s reaches column %u of tensor memory, and a product that writes it is not known to be complete (tcgen05.commit and a wait)", thread_name(f).c_str(), column); }
   }

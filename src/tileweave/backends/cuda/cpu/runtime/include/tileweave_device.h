@@ -152,6 +152,8 @@ void set_registers(unsigned count, bool more);
 // --- tensor memory: 128 lanes of 512 columns of 32 bits a block; products run in the order of their block
 void tensor_alloc(u64 shared, unsigned columns, bool pair), tensor_free(uint32_t at, unsigned columns, bool pair), tensor_relinquish();
 void tensor_mma(const char* kind, bool pair, uint32_t d, bool inside, u64 a, u64 b, uint32_t number, bool keep);
+void tensor_mma_scaled(const char* kind, bool pair, uint32_t d, u64 a, u64 b, uint32_t number, uint32_t scale_a, uint32_t scale_b, bool keep);
+void tensor_copy(bool pair, uint32_t d, u64 source);
 void tensor_commit(u64 barrier, int mask, bool pair);
 void tensor_fence(bool after);
 void tensor_wait(bool stores);
