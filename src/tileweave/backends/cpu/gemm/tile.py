@@ -26,6 +26,10 @@ _HEIGHTS = 14, 12, 10, 8, 6, 4
 """Rows of tiles: few heights, so that products share code; 500 x 500 x 500 runs at 95 to 102 GFLOP/s with any of 8 to
 14 rows. With more, their addresses no longer stay in registers: 1000 x 5 x 300 takes 84 us with 28 rows, 66 with 12."""
 
+_ALONE, _ALONE_OF_FEW = 12, 10
+"""Rows of tiles of one vector at most; of few registers, where two vectors by six rows are to be had: 7230 x 31 x 20
+takes 219 us in 12 x 8, 203 in 6 x 16, and 7230 x 31 x 8 takes 100 in 12 x 8, 90 in 10 x 8."""
+
 
 def choose_tile(
     target: Target, rows: int, columns: int, lanes: int, choices: tuple[int, ...], threads: int
@@ -60,7 +64,8 @@ def choose_tile(
 @cache
 def _times(registers: int, vectors: int, last: int, lanes: int, rows: int) -> tuple[tuple[int, float, float], ...]:
     """The heights of tiles that there are registers for, with the time of a whole tile, and of one at the edge."""
-    most = min((registers - vectors - 1) // vectors, 8 if lanes == 1 else {1: 12, 3: 8}.get(vectors, _HEIGHTS[0]))
+    alone = _ALONE if registers > 16 else _ALONE_OF_FEW
+    most = min((registers - vectors - 1) // vectors, 8 if lanes == 1 else {1: alone, 3: 8}.get(vectors, _HEIGHTS[0]))
     heights = (rows,) if rows <= most else [height for height in _HEIGHTS if height <= most]
     return tuple((height, _tile_time(height, vectors), _tile_time(height, last)) for height in heights)
 
