@@ -28,10 +28,10 @@ def explain(kernel: Kernel, arch: str = "sm_90a") -> str:
     """
     program, choices = lower(kernel, arch)
     bytes_ = shared_of(program)
-    grid = " x ".join(map(str, program.grid))
+    grid = " x ".join(map(str, program.grid)) + (" blocks" if program.grid != (1,) else " block")
     clusters = f" in clusters of {kernel.grid.cluster}" if kernel.grid.cluster > 1 else ""
     threads = 32 * program.warps
-    rows = [f"{kernel.name} for {arch}: {grid} blocks of {threads} threads{clusters}, {bytes_} bytes of shared memory"]
+    rows = [f"{kernel.name} for {arch}: {grid} of {threads} threads{clusters}, {bytes_} bytes of shared memory"]
     rows += [f"  shared {b.name}: {b.elements} x {b.dtype} {b.note}".rstrip() for b in program.shared]
     for block in kernel.body:
         found = reasons(block, arch) if isinstance(block, On) else ()
