@@ -373,8 +373,11 @@ def _select(crd: Any, shape: Any, stride: Any, free: bool, shapes: list[Any], st
                     part = _joined(*inner)
                     shapes.append(part.shape)
                     strides.append(part.stride)
-            else:
+            elif c is not None and c is not _:
                 _select(c, n, d, free, shapes, strides)
+            elif free:
+                shapes.append(n)
+                strides.append(d)
         return
     else:
         check_range(crd, size(shape), "slice_(layout, crd)", shape)
@@ -386,7 +389,7 @@ def _select(crd: Any, shape: Any, stride: Any, free: bool, shapes: list[Any], st
 
 def _zeroed(crd: Any) -> Any:
     if isinstance(crd, tuple):
-        return tuple(map(_zeroed, crd))
+        return tuple([0 if c is None or c is _ else _zeroed(c) if isinstance(c, tuple) else c for c in crd])
     return 0 if crd is _ or crd is None else crd
 
 
