@@ -46,7 +46,7 @@ class Settings:
             every line goes through them (False).
 
     Raises:
-        BackendError: a number is not a positive integer.
+        BackendError: a number is not a positive integer, or a switch neither True nor False.
 
     Example:
         >>> print(Settings(kc=256, pack_a=True))
