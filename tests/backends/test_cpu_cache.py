@@ -14,10 +14,10 @@ from random import Random
 import numpy as np
 import pytest
 
+from tileweave.backends import cache as kept
+from tileweave.backends.cache import cache_directory
 from tileweave.backends.cpu import compile, forget, host
-from tileweave.backends.cpu.target import cache as kept
 from tileweave.backends.cpu.target import jit
-from tileweave.backends.cpu.target.cache import cache_directory
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.threads import pool
 from tileweave.errors import BackendError

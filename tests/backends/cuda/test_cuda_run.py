@@ -1,5 +1,10 @@
 """CUDA texts on the fibers: exact against NumPy at sizes that divide nothing, in three orders."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -66,6 +71,20 @@ RING_SWAPS = [("mbarrier.init.shared::cta.b64 [%0], %1", "mbarrier.init.shared::
               ("_, [%0], %1", "_, [%1], %0"), ("P1, [%0], %1", "P1, [%1], %0"), ("{%3, %4}], [%2]", "{%4, %3}], [%2]"),
               ("[%0], [%1, {%3, %4}], [%2]", "[%2], [%1, {%3, %4}], [%0]"), ("%32, %33, p", "%33, %32, p"),
               ("{%0, %1, %2, %3, %4, %5, %6", "{%0, %1, %3, %2, %4, %5, %6")]  # fmt: skip
+
+
+@pytest.mark.slow  # builds the runtime
+def test_texts_run_where_nothing_can_be_kept_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "scratch").mkdir()
+    program = (
+        "import numpy as np\nfrom tileweave.backends.cuda import run\nx = np.zeros(3, np.float32)\n"
+        "run('__global__ void two(float* x) { x[threadIdx.x] = 2.0f; }', 1, 3, {'x': x})\nprint(x.sum())"
+    )
+    where = {"TILEWEAVE_CACHE": str(tmp_path / "file"), "TMPDIR": str(tmp_path / "scratch")}
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ | where, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("6.0\n", 0), done.stderr
+    assert not list((tmp_path / "scratch").iterdir())
 
 
 @pytest.mark.parametrize(("old", "new"), MMA_SWAPS + RING_SWAPS)

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tileweave.backends.cache import cache_directory, touch, write_whole
 from tileweave.backends.cpu.gemm.blocking import ProductBlocking
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.kernel import CpuKernel, compile
 from tileweave.backends.cpu.llvm.elements import element
-from tileweave.backends.cpu.target.cache import cache_directory, touch, write_whole
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.host import LINE_BYTES, address_of, empty, thread_count

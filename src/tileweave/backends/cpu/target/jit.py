@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tileweave.backends.cpu.target import cache
+from tileweave.backends import cache
 from tileweave.backends.cpu.target.target import Target
 from tileweave.errors import BackendError
 from tileweave.version import __version__

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+from tileweave.backends.cache import cache_directory, touch
 from tileweave.backends.cuda.cpu import instructions  # noqa: F401  (registers what each instruction calls)
 from tileweave.backends.cuda.cpu.source import PLAIN, Translation, translate
 from tileweave.errors import BackendError
@@ -104,22 +105,36 @@ def _map_rules() -> str:
 
 @cache
 def runtime_library() -> Path:
-    """The runtime as a shared library, built on first use and kept in the cache folder."""
+    """The runtime as a shared library, built on first use and kept in the cache folder.
+
+    Where that folder cannot be written it is built once more by every process, in a folder that goes with the process.
+    """
     sources = sorted(_RUNTIME.glob("*.cpp"))
     rules = _map_rules()
     digest = hashlib.sha256(repr((rules, compiler(), _RUNTIME_FLAGS)).encode())
     for path in sorted([*sources, *_RUNTIME.glob("*.h"), *INCLUDE.rglob("*.h")]):
         digest.update(path.read_bytes())
-    folder = Path(os.environ.get("TILEWEAVE_CACHE") or Path.home() / ".cache" / "tileweave") / "cuda"
-    target = folder / f"libtileweave-{digest.hexdigest()[:16]}.so"
+    target = cache_directory() / "cuda" / f"libtileweave-{digest.hexdigest()[:16]}.so"
     if target.exists():
+        touch(target)
         return target
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:  # one process builds, the others wait for it
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = (target.parent / "lock").open("w")
+    except OSError:
+        target = Path(_own_folder().name) / target.name
+        _build_runtime(sources, rules, target)
+        return target
+    with lock:  # one process builds, the others wait for it
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
             _build_runtime(sources, rules, target)
     return target
+
+
+@cache
+def _own_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="tileweave-")  # removed when the interpreter ends
 
 
 def _build_runtime(sources: Sequence[Path], rules: str, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files that are kept between processes: objects of compiled code, and what tuning found.
+"""Files that are kept between processes: objects of compiled code, the runtime of CUDA text, and what tuning found.
 
 A cache file says its own hash first, so a broken or foreign file is noticed, ignored and written anew. Writers use a
 temporary file and ``os.replace``; readers see an old file, a new file, or none. The folder is bounded: what was not
@@ -111,7 +111,7 @@ def write_whole(file: Path, content: bytes) -> None:
 def trim() -> None:
     """Remove what was not read for longest, until the folder is within its limit; what cannot be removed stays."""
     most, found, now = limit_bytes(), [], time.time()
-    for kind in ("cpu/??/*.o", "tuned/??/*.json", "*/??/.*.part"):
+    for kind in ("cpu/??/*.o", "cuda/*.so", "tuned/??/*.json", "*/??/.*.part"):
         for file in cache_directory().glob(kind):
             with contextlib.suppress(OSError):  # another process may have removed it
                 about = file.stat()
