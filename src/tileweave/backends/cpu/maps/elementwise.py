@@ -27,6 +27,7 @@ from tileweave.backends.cpu.maps.blocks import LONG_ROW_BYTES, paged
 from tileweave.backends.cpu.maps.order import Shape, shape_of, with_sizes
 from tileweave.backends.cpu.maps.pieces import SplitReduction, pieces_of
 from tileweave.backends.cpu.maps.points import Carried, Points
+from tileweave.backends.cpu.maps.tiles import PIECE, RUN, Crossing, crossing_of, emit_tiles
 from tileweave.backends.cpu.maps.transpose import emit_transpose, transposable
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, Stage
@@ -106,13 +107,6 @@ def _emit_pieces(f: Function, target: Target, pieces: SplitReduction, rivals: Pa
     f.call(name, "ptr %env", "i64 %thread", *results)
 
 
-def _halved(dim: Mode, run: int) -> tuple[tuple[Mode, ...], tuple[Mode, ...]]:
-    """An axis over runs, and a run of it; nothing and all of it where runs do not divide it."""
-    if dim.extent % run or dim.extent == run:
-        return (), (dim,)
-    return (Mode(dim.extent // run, tuple(run * s for s in dim.strides)),), (Mode(run, dim.strides),)
-
-
 def _bisected(dim: Mode) -> tuple[Mode, tuple[int, ...]]:
     """The first half of an axis, which is the longer one, and the strides from there to the second one."""
     extent = -(-dim.extent // 2)
@@ -185,27 +179,34 @@ class _Chain:
         width = max(e.width_bytes for e in elements)
         self.cost = (4 if self.heavy else 1) * width * prod(dim.extent for dim in shape.dims)
         self.along, self.sums, outer = shape.along, shape.sums, shape.outer
-        crossed = None if self.points.reductions else self.crossed(outer)
-        if crossed is not None:
-            runs, self.sums = _halved(crossed, _RUN)
-            outer = tuple(dim for one in outer for dim in (runs if one is crossed else (one,)))
-        self.across = crossed is not None or (bool(self.points.reductions) and not shape.sums_along)
+        self.across = bool(self.points.reductions) and not shape.sums_along
         self.lanes = self.most_lanes()
         self.unroll = self.vectors_at_once()
+        self.crossing, self.crossed_at = None, 0
+        if not self.points.reductions:
+            self.crossing = crossing_of(self.along, outer, self.stages, elements, rivals, self.lanes)
         self.streamed = self.streams(prod(dim.extent for dim in shape.dims))
         near = list[Mode]()
-        size = self.along.extent * prod(dim.extent for dim in self.sums)
-        while len(outer) > 1 and size < _ENOUGH and self.streamed is None:
-            near.insert(0, outer[-1])
-            size, outer = size * outer[-1].extent, outer[:-1]
+        if self.crossing is not None:
+            self.crossed_at, cross = outer.index(self.crossing.dim), self.crossing.dim
+            runs = Mode(-(-cross.extent // RUN), tuple(RUN * s for s in cross.strides))
+            outer = tuple(runs if dim is cross else dim for dim in outer)
+        else:
+            size = self.along.extent * prod(dim.extent for dim in self.sums)
+            while len(outer) > 1 and size < _ENOUGH and self.streamed is None:
+                near.insert(0, outer[-1])
+                size, outer = size * outer[-1].extent, outer[:-1]
         self.near = tuple(near)
-        if self.streamed is not None:
+        if self.crossing is not None:
+            self.outer = outer
+        elif self.streamed is not None:
             self.outer = self.as_read(outer)
         else:
             self.outer = outer if self.near or self.across or self.points.reductions else paged(outer)
         self.piece = 0
         step = self.lanes * self.unroll
-        longest = -(-(_SLICE if self.across else _LONG) // step) * step
+        most = PIECE if self.crossing is not None else _SLICE if self.across else _LONG
+        longest = -(-most // step) * step
         if not shape.sums_along and self.along.extent >= 2 * longest and not self.near:
             self.piece = longest
             pieces = -(-self.along.extent // longest)
@@ -239,7 +240,7 @@ class _Chain:
     def streams(self, points: int) -> int | None:
         """The output that goes past the caches: the only one, read by nothing, and too large for the last of them."""
         stored = {stage.output for stage in self.stages} - self.dropped
-        if self.across or self.points.reductions or len(stored) != 1 or stored & self.read():
+        if self.crossing is not None or self.points.reductions or len(stored) != 1 or stored & self.read():
             return None
         o = stored.pop()
         width = self.elements[o].width_bytes
@@ -250,15 +251,6 @@ class _Chain:
     def as_read(self, outer: tuple[Mode, ...]) -> tuple[Mode, ...]:
         """Outer axes in the order of what is read: what is written past the caches may come in any."""
         return tuple(sorted(outer, key=lambda dim: -max((abs(dim.strides[o]) for o in self.read()), default=0)))
-
-    def crossed(self, outer: tuple[Mode, ...]) -> Mode | None:
-        """An axis in which an operand is dense that is not so along the vectors: its lines are met again at once."""
-        for o, one in enumerate(self.elements):
-            if abs(self.along.strides[o]) > one.width_bytes:
-                found = [dim for dim in outer if abs(dim.strides[o]) == one.width_bytes]
-                if found:
-                    return found[0]
-        return None
 
     def most_lanes(self) -> int:
         """Elements per vector: as the widest type asks for that is computed with, and no more than there are."""
@@ -283,6 +275,9 @@ class _Chain:
     def inner(self, f: Function, pointers: list[str], digits: list[Value]) -> None:
         """What happens at one point of the outer axes."""
         piece = digits[-1] if self.piece else 0
+        if self.crossing is not None:
+            self.tiles(f, pointers, self.crossing, digits[self.crossed_at], piece)
+            return
 
         def rows(*twins: tuple[int, ...]) -> None:
             emit_nest(f, self.near, pointers, lambda moved: self.row(f, moved, piece, twins))
@@ -292,6 +287,19 @@ class _Chain:
         else:
             twins = self.twins
             f.when(f.compare("slt", digits[twins.at], twins.count), lambda: rows(twins.strides), rows)
+
+    def tiles(self, f: Function, pointers: list[str], crossing: Crossing, run: Value, piece: Value) -> None:
+        """A block of an axis that some operands are read across."""
+        width = f.min(f.sub(crossing.dim.extent, f.mul(run, RUN)), RUN)
+        length: Value = self.along.extent
+        if self.piece:
+            length = f.min(f.sub(length, f.mul(piece, self.piece)), self.piece)
+
+        def point(places: list[str], mask: str | None, given: dict[int, str]) -> None:
+            self.points.point(f, places, self.lanes, mask, [], given=given)
+
+        sizes, unroll = (width, length), not self.heavy
+        emit_tiles(f, crossing, self.along, self.elements, pointers, sizes, self.lanes, point, unroll=unroll)
 
     def row(self, f: Function, pointers: list[str], piece: Value, twins: tuple[tuple[int, ...], ...] = ()) -> None:
         """All of the axes that are left: the vectors' own and those that are summed."""

@@ -57,7 +57,9 @@ def shape_of(op: MergedOp, elements: tuple[Element, ...], rivals: Pairs, target:
     if not together:
         return Shape((), tuple(offsets), True, none)
     lanes = target.lanes(max(widths))
-    along = min(reversed(together), key=lambda dim: _cost(dim, widths, lanes))
+    written = {stage.output for stage in op.stages if stage.kind not in MONOIDS}
+    moved = tuple(2 if o in written else 1 for o in range(len(widths)))
+    along = min(reversed(together), key=lambda dim: _cost(dim, widths, moved, lanes))
     return Shape(
         together,
         tuple(offsets),
@@ -105,10 +107,13 @@ def _sorted(dims: list[Mode], lead: int) -> list[Mode]:
     return sorted(dims, key=lambda dim: (-dim.strides[lead], dim.extent))
 
 
-def _cost(dim: Mode, widths: tuple[int, ...], lanes: int) -> float:
-    """Bytes that a vector along an axis touches per element: a line where an operand is not dense."""
+def _cost(dim: Mode, widths: tuple[int, ...], moved: tuple[int, ...], lanes: int) -> float:
+    """Bytes that a vector along an axis moves per element: a line where an operand is not dense.
+
+    What is written is moved twice, since its lines are read before.
+    """
     touched = [
-        width if stride == width else 0 if stride == 0 else 64
-        for stride, width in zip(dim.strides, widths, strict=True)
+        times * (width if stride == width else 0 if stride == 0 else 64)
+        for stride, width, times in zip(dim.strides, widths, moved, strict=True)
     ]
     return (1 + sum(touched)) * (-(-dim.extent // lanes) * lanes / dim.extent)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, vector
@@ -63,10 +64,14 @@ class Points:
         carried: list[str],
         *,
         streaming: bool = False,
+        given: Mapping[int, str] = MappingProxyType({}),
     ) -> list[str]:
-        """All stages on one element or one vector of them; takes and returns the accumulators."""
+        """All stages on one element or one vector of them, ``given`` operands being read already.
+
+        Takes and returns the accumulators.
+        """
         registers = Registers(f, self.target, lanes)
-        held: dict[int, str] = {}
+        held = dict(given)
         waiting: list[int] = []
 
         def write(o: int) -> None:
