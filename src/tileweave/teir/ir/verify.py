@@ -580,18 +580,14 @@ def _output_strides(
                     yield primitive, f"{role} axis {id!r}", axes[id].extent, axes[id].strides[k]
 
 
-@_rule(
-    "contraction.contracted-axes", "contracted axes of more than one step have stride zero on the output", "tileweave"
-)
+@_rule("contraction.contracted-axes", "contracted axes of several steps have stride zero on the output", "tileweave")
 def _contracted_axes(program: Program) -> Iterator[tuple[str, str]]:
     for primitive, axis, extent, stride in _output_strides(program, lambda spec: list(spec.contracted)):
         if extent != 1 and stride != 0:
             yield f"primitive {primitive.id!r}", f"its {axis} has stride {stride} on the output"
 
 
-@_rule(
-    "contraction.free-axes", "free axes of more than one step have a stride other than zero on the output", "tileweave"
-)
+@_rule("contraction.free-axes", "free axes of several steps have a stride other than zero on the output", "tileweave")
 def _free_axes(program: Program) -> Iterator[tuple[str, str]]:
     found = _output_strides(program, lambda spec: [role for role in spec.roles if role not in spec.contracted])
     for primitive, axis, extent, stride in found:
