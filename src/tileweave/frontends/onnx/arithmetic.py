@@ -202,13 +202,15 @@ def powers(node: OnnxNode, x: Tensor, dtype: np.dtype[Any]) -> Tensor:
 
 
 def saturated(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
-    """Floats in another type, kept between its least and greatest finite number; what is no number stays none."""
+    """Floats in another type, kept between its least and greatest finite number; what is no number stays none, or is 0
+    as an integer."""
+    if dtype.kind in "iu":
+        return g.saturate(x, dtype)
     import ml_dtypes
 
-    info = np.iinfo(dtype) if dtype.kind in "iu" else ml_dtypes.finfo(dtype)
+    info = ml_dtypes.finfo(dtype)
     low, high = g.full((), float(info.min), x.dtype), g.full((), float(info.max), x.dtype)
-    kept = g.minimum(g.maximum(x, low), high)
-    return g.saturate(kept, dtype) if dtype.kind in "iu" else g.cast(kept, dtype)
+    return g.cast(g.minimum(g.maximum(x, low), high), dtype)
 
 
 def element_type(node: OnnxNode, number: int) -> np.dtype[Any]:
