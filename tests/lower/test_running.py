@@ -93,6 +93,34 @@ def test_special_values_are_numpys(name: str, special: float) -> None:
     np.testing.assert_allclose(found[np.isfinite(want)], want[np.isfinite(want)], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_columns_of_any_shape_and_strides(name: str, dtype: str) -> None:
+    own, numpys, _ = FUNCTIONS[name]
+    print("seed", SEED)
+    rng = np.random.default_rng([SEED, len(dtype), len(name), 7])
+    for _ in range(6):
+        x = drawn(rng, dtype)
+        x = np.moveaxis(x, -1, int(rng.integers(0, x.ndim)))
+        x = x.copy() if rng.random() < 0.5 else x
+        axis = int(rng.integers(0, x.ndim))
+        plan = tw.plan(own(tw.source(shape=x.shape, dtype=dtype, name="x"), axis, dtype=dtype))
+        for threads in (1, 2):
+            found = tw.run(plan, bind={"x": x}, threads=threads)
+            if dtype.startswith("int"):
+                np.testing.assert_array_equal(found, numpys(x, axis, dtype=dtype))
+                continue
+            wide, count = numpys(x.astype("f8"), axis), x.shape[axis]
+            scale = np.cumsum(np.abs(x), axis, dtype="f8") if name == "cumsum" else np.abs(wide)
+            limit = 2 * count * np.finfo(dtype).eps * scale + np.finfo(dtype).tiny
+            assert (np.abs(found - wide) <= limit).all(), (x.shape, x.strides, axis)
+
+
+def test_columns_are_compiled() -> None:
+    plan = tw.plan(g.cumsum(tw.source(shape=(50, 300), dtype="float32", name="x"), 0))
+    assert plan.steps[0].kernel.backend == "cpu"
+
+
 def test_the_sign_of_zero_stays() -> None:
     x = np.full((500, 40), -0.0, "f4")
     x[1, 3] = 0.0

@@ -27,7 +27,7 @@ from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, Tensor, TensorType
 from tileweave.graph.ops.monoids import combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
-from tileweave.lower.programs import MOVED, OperandView, in_order, kind_of, lowering, program, whole_program
+from tileweave.lower.programs import MOVED, OperandView, in_order, kind_of, lowering, program, result_of, whole_program
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy
 
@@ -148,7 +148,7 @@ def execute(
         decision: what a plan decided on; by default what `decide` says now.
 
     Returns:
-        New arrays by output name.
+        New arrays by output name; a kernel makes the last output alone.
     """
     operator = operator_of(operation)
     if stage == "combine":
@@ -160,7 +160,7 @@ def execute(
         parts = [{name: before[f"partial0.{name}"] for name in made}, made]
         return combine_states(_monoid(operation), parts)
     shard = _on_block(operation, index, stage == "partial")
-    kind = shard.outputs[0][1]
+    name, kind = result_of(shard)
     some = not kind.box.empty and all(array.size for array in inputs.values())
     decision = decision or decide(operation, stage)
     if some and decision.backend:
@@ -168,7 +168,7 @@ def execute(
         arrays = {name: regular(array) for name, array in inputs.items()}
         kernel = kernel_of(decision.backend, operation, stage, arrays, out, threads, tune)
         kernel(*in_order(operation, arrays, out))
-        return {"out": out}
+        return {name: out}
     with np.errstate(all="ignore"):
         return operator.block(shard, inputs)
 
@@ -371,7 +371,10 @@ def is_small(operation: Operation, index: Box) -> bool:
         return dict(operation.signature.costs).get("flops", 2.0) / 2 * index.size < SMALL_CONTRACTION
     if "equation" in given:
         return index.size < SMALL_CONTRACTION
-    whole = max(tensor.type.box.size for tensor in (*(x for _, x in operation.inputs), Tensor(operation)))
+    whole = max(
+        tensor.type.box.size
+        for tensor in (*(x for _, x in operation.inputs), Tensor(operation, result_of(operation)[0]))
+    )
     share = index.size / max(operation.index.size, 1)
     steps: Sequence[tuple[Any, ...]] = operation.parameter("program") if "program" in given else ()
     names = [step[0] for step in steps] or [operation.operator]

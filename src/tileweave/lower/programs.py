@@ -32,6 +32,7 @@ from tileweave.teir import (
     emit_contraction,
     emit_contraction_in_pieces,
     emit_copy,
+    emit_place,
     emit_reduction,
     emit_running,
     summed_length,
@@ -63,6 +64,7 @@ _OF_TRUTHS = frozenset((*CHOICES, "Max", "Min"))
 _TRUTH = "INT8"
 _MONOIDS = {name: monoid for monoid, name in REDUCTIONS.items()}
 _RUNNING = {"cumsum": "sum", "cumprod": "product"}
+_PLACES = {"argmax": "max", "argmin": "min"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +136,13 @@ def _operand(view: OperandView) -> Operand:
 
 
 def lowering(operation: Operation, stage: str) -> str:
-    """Which family of programs an operation has: contraction, copy, windows, reduction, running, group, ..; or none.
+    """Which family of programs an operation has: contraction, copy, windows, reduction, running, place, ..; or none.
 
     Whether there is one is decided by the whole operation, never by a shard: all shards are computed alike.
     """
+    if operation.operator in _PLACES:
+        known = operation.input("x").dtype in MOVED and result_of(operation)[0] == "index"
+        return "place" if stage == "block" and known else ""
     if "out" not in operation.output_types or stage == "combine":
         return ""
     dtype = operation.output_types["out"].dtype
@@ -165,6 +170,11 @@ def lowering(operation: Operation, stage: str) -> str:
             return "windows" if operation.input("x").dtype == dtype and dtype in _FLOATS else ""
         return "reduction" if _reduces(operation) else ""
     return "chain" if _chain(operation) else ""
+
+
+def result_of(operation: Operation) -> tuple[str, TensorType]:
+    """The output that a program computes: of several the last one, as a plan keeps it where it asks for a program."""
+    return operation.outputs[-1]
 
 
 def _slides(operation: Operation) -> bool:
@@ -205,10 +215,9 @@ def _rearranges(operation: Operation) -> bool:
 
 
 def _runs(operation: Operation) -> bool:
-    """Whether a running sum goes along the fastest dimension, in the type that its sums are formed in."""
+    """Whether a running sum is formed in the type of its elements."""
     kind = operation.output_types["out"]
-    behind = kind.shape[operation.parameter("axis") + 1 :]
-    return kind.dtype in TEIR_DTYPES and wide_type(kind.dtype) == kind.dtype and all(n == 1 for n in behind)
+    return kind.dtype in TEIR_DTYPES and wide_type(kind.dtype) == kind.dtype
 
 
 def _reduces(operation: Operation) -> bool:
@@ -386,6 +395,8 @@ def program(operation: Operation, stage: str, views: Mapping[str, OperandView], 
         return _emit_attention(operation, list(views.values()), out)
     if family == "running":
         return emit_running(_RUNNING[operation.operator], values[0], made, operation.parameter("axis"))
+    if family == "place":
+        return emit_place(_PLACES[operation.operator], values[0], made, operation.parameter("axis"))
     if family == "reshape":
         (x,) = views.values()
         factors = _factors(x.shape, out.shape)
@@ -485,7 +496,7 @@ def whole_program(operation: Operation, stage: str) -> Program | None:
     if not lowering(operation, stage):
         return None
     tensors = [(name, tensor) for name, tensor in operation.inputs if stage == "block" or name != "b"]
-    out = operation.output_types["out"]
+    _, out = result_of(operation)
     if out.box.empty or any(tensor.type.box.empty for _, tensor in tensors):
         return None
     return program(

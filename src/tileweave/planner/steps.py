@@ -405,7 +405,10 @@ def steps_of(
                 cuts = partition_of(node.outputs[0][1].box, joined)
                 made[node] = Step(node, "combine", cuts, decide(node, "combine"), outputs=kept, where=joined)
             else:
-                made[node] = Step(node, "block", cuts, decide(node, "block"), outputs=kept, where=where)
+                found = decide(node, "block")
+                if found.backend and kept != names[-1:]:
+                    found = Decision(node.operator, f"a kernel makes {names[-1]} alone")
+                made[node] = Step(node, "block", cuts, found, outputs=kept, where=where)
             out.append(made[node])
         elif isinstance(node, Sink):
             cuts, where = _store(node, made, atoms(node), machines, waves, weights)

@@ -13,7 +13,7 @@ from tileweave.teir.emit.contraction import emit_contraction
 from tileweave.teir.emit.elements import emit_copy, emit_elementwise, emit_reduction, emit_relu, emit_zero
 from tileweave.teir.emit.network import emit_einsum
 from tileweave.teir.emit.pieces import emit_contraction_in_pieces, summed_length
-from tileweave.teir.emit.running import emit_running
+from tileweave.teir.emit.running import emit_place, emit_running
 from tileweave.teir.emit.schedule import Chooser, LoopDim, Tiling, contraction_tiles, elementwise_tiles, untiled
 from tileweave.teir.emit.terms import Operand
 from tileweave.teir.ir import examples
@@ -89,6 +89,7 @@ __all__ = [
     "emit_copy",
     "emit_einsum",
     "emit_elementwise",
+    "emit_place",
     "emit_reduction",
     "emit_relu",
     "emit_running",

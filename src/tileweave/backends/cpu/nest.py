@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
@@ -32,7 +33,9 @@ from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
 from tileweave.backends.cpu.llvm.sizes import Sizes
+from tileweave.backends.cpu.maps.carried import ROWS, Carried, carried_of, emit_carried, side_by_side
 from tileweave.backends.cpu.maps.elementwise import emit_elementwise
+from tileweave.backends.cpu.maps.places import PlaceOf, emit_place, place_of
 from tileweave.backends.cpu.maps.running import Running, emit_running, running_of
 from tileweave.backends.cpu.strategy import Strategy, strategy_of
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
@@ -183,7 +186,7 @@ class _Emitter:
     settings: Settings = DEFAULT
     module: Module = field(default_factory=Module)
     memory: Workspace = field(default_factory=Workspace)
-    operations: dict[tuple[MergedOp | Running, bool], str] = field(default_factory=dict)
+    operations: dict[tuple[MergedOp | Running | Carried | PlaceOf, bool], str] = field(default_factory=dict)
     regions: int = 0
     axes: dict[Id, Axis] = field(default_factory=dict)
     notes: dict[MergedOp, tuple[str, ...]] = field(default_factory=dict)
@@ -191,7 +194,17 @@ class _Emitter:
     def elements(self, op: MergedOp) -> tuple[Element, ...]:
         return tuple(element(self.program.tensors[j].dtype) for j in op.operands)
 
+    @cached_property
+    def tensors(self) -> tuple[Element, ...]:
+        """The element types of the program's tensors."""
+        return tuple(element(spec.dtype) for spec in self.program.tensors)
+
     def steps(self, at: _Place, steps: tuple[Step, ...]) -> None:
+        carried = carried_of(steps, None, self.program)
+        place = None if carried is None else place_of(carried, self.tensors)
+        if carried is not None and place is not None:
+            self.search(at, carried, place, 1)
+            return
         for step in steps:
             at.f.when(_condition(at, step.guard), lambda step=step: self.step(at, step))  # type: ignore[misc]
 
@@ -323,9 +336,15 @@ class _Emitter:
             if not (isinstance(below, Loop) and below.parallel and not below.guard):
                 break
             chain.append(below)
+        carried = carried_of(chain[-1].body, chain[-1].axis, self.program)
+        if carried is not None and not self.serves(carried):
+            carried = None
+        extents = [self.sized(one.axis).extent for one in chain]
+        if carried is not None:
+            extents[-1] = -(-extents[-1] // ROWS)
         total = 1
-        for one in chain:
-            total *= self.sized(one.axis).extent
+        for extent in extents:
+            total *= extent
         name = f"region{self.regions}"
         self.regions += 1
         f = at.f
@@ -340,10 +359,16 @@ class _Emitter:
         for k, (_, (index, _extent)) in enumerate(outside):
             f.store("i64", index, f.at(frame, 16 + 8 * (len(at.bases) + k)), 8)
         run_tasks(f, name, frame, count, at.thread)
-        self.task(name, chain, total, len(at.bases), outside)
+        self.task(name, chain, total, len(at.bases), outside, carried)
 
     def task(
-        self, name: str, chain: list[Loop], total: int, tensors: int, outside: list[tuple[Id, tuple[Value, int]]]
+        self,
+        name: str,
+        chain: list[Loop],
+        total: int,
+        tensors: int,
+        outside: list[tuple[Id, tuple[Value, int]]],
+        carried: Carried | None,
     ) -> None:
         g = Function(self.module, name, [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
         env = g.load("ptr", "%frame", 8)
@@ -382,12 +407,50 @@ class _Emitter:
         digits: list[Value] = []
         for loop in reversed(chain):
             extent = self.sized(loop.axis).extent
+            if carried is not None and loop is chain[-1]:
+                extent = -(-extent // ROWS)
             digits.append(body.rem(rest, extent))
             rest = body.div(rest, extent)
+        if carried is not None:
+            digits[0] = body.mul(digits[0], ROWS)
         for loop, digit in zip(chain, reversed(digits), strict=True):
             at = _moved(at, self.sized(loop.axis), digit)
-        self.steps(at, chain[-1].body)
+        if carried is not None:
+            self.carry(at, carried, body.min(body.sub(self.sized(chain[-1].axis).extent, digits[0]), ROWS))
+        else:
+            self.steps(at, chain[-1].body)
         body.ret()
+
+    def serves(self, carried: Carried) -> bool:
+        """Whether there is code for many rows at a time."""
+        return side_by_side(carried, self.tensors) or place_of(carried, self.tensors) is not None
+
+    def carry(self, at: _Place, carried: Carried, count: Value) -> None:
+        """Rows that carry values, by a function of their own: side by side, or one after the other."""
+        place = place_of(carried, self.tensors)
+        if place is not None and not side_by_side(carried, self.tensors):
+            self.search(at, carried, place, count)
+            return
+        key = (carried, True)
+        if key not in self.operations:
+            self.operations[key] = name = f"op{len(self.operations)}"
+            emit_carried(self.module, self.target, name, carried, self.tensors, self.sized)
+            self.notes.setdefault(carried.step, (f"vectors across rows, up to {ROWS} of them side by side",))
+        bases = (f"ptr {base}" for base in at.bases)
+        at.f.call(self.operations[key], "ptr %env", f"i64 {at.thread}", *bases, f"i64 {count}")
+
+    def search(self, at: _Place, carried: Carried, place: PlaceOf, count: Value) -> None:
+        """The places of the extreme elements of rows, by a function of its own."""
+        key, along, strides = (place, True), self.sized(carried.loop.axis), carried.loop.axis.strides
+        if key not in self.operations:
+            self.operations[key] = name = f"op{len(self.operations)}"
+            rows = self.sized(carried.rows).strides if carried.rows is not None else ()
+            moves = (rows[place.x], rows[place.out]) if rows else (0, 0)
+            row = along.extent, strides[place.x]
+            emit_place(self.module, self.target, name, place, self.tensors, row, moves)
+            self.notes.setdefault(carried.step, ("lanes keep the best of their elements and its place",))
+        x, out = at.f.at(at.bases[place.x], along.offsets[place.x]), at.bases[place.out]
+        at.f.call(self.operations[key], "ptr %env", f"i64 {at.thread}", f"ptr {x}", f"ptr {out}", f"i64 {count}")
 
 
 def _moved(at: _Place, axis: Axis, index: Value) -> _Place:

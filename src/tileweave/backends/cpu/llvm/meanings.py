@@ -31,7 +31,7 @@ _FUNCTIONS: dict[str, Callable[[Floats, str], str]] = {
 }
 _ROUNDED = frozenset(("Floor", "Ceil", "Trunc", "Rint"))
 _ARITHMETIC = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Bias": "add", "Scale": "mul"}
-_COMPARISONS = {
+COMPARISONS = {
     "Less": ("olt", "slt"),
     "LessEqual": ("ole", "sle"),
     "Greater": ("ogt", "sgt"),
@@ -48,7 +48,7 @@ CHEAP = frozenset(("Zero", "One", "Lowest", "Highest", "Fill", "Copy", "ReLU"))
 HEAVY = frozenset(_FUNCTIONS)
 """Operations of dozens of instructions per vector."""
 KNOWN = frozenset(
-    (*CHEAP, *_FUNCTIONS, *_ROUNDED, *_ARITHMETIC, *_COMPARISONS, *MONOIDS, *_SIGNED, "Select", "Cast", "Max", "Min")
+    (*CHEAP, *_FUNCTIONS, *_ROUNDED, *_ARITHMETIC, *COMPARISONS, *MONOIDS, *_SIGNED, "Select", "Cast", "Max", "Min")
 )
 """Operations that there is code for."""
 
@@ -117,7 +117,7 @@ class Registers:
             return self.convert(value, source, out)
         if kind == "Cast":
             return self.cast(value, source, out)
-        if kind in _COMPARISONS:
+        if kind in COMPARISONS:
             return self.compared(kind, inputs, out)
         if kind == "Select":
             full = vector(source.memory, self.lanes)
@@ -141,12 +141,16 @@ class Registers:
 
     def compared(self, kind: str, inputs: Sequence[tuple[str, Element]], out: Element) -> str:
         """1 or 0 per lane."""
+        truth = self.truth(kind, inputs)
+        return self.f.value(f"zext {vector('i1', self.lanes)} {truth} to {vector(out.memory, self.lanes)}")
+
+    def truth(self, kind: str, inputs: Sequence[tuple[str, Element]]) -> str:
+        """How two values compare, one bit per lane."""
         wide = wide_of(inputs[0][1])
         a, b = (self.convert(x, e, wide) for x, e in inputs)
-        predicate = _COMPARISONS[kind][0 if wide.floating else 1]
+        predicate = COMPARISONS[kind][0 if wide.floating else 1]
         operation = "fcmp" if wide.floating else "icmp"
-        truth = self.f.value(f"{operation} {predicate} {vector(wide.memory, self.lanes)} {a}, {b}")
-        return self.f.value(f"zext {vector('i1', self.lanes)} {truth} to {vector(out.memory, self.lanes)}")
+        return self.f.value(f"{operation} {predicate} {vector(wide.memory, self.lanes)} {a}, {b}")
 
     def arithmetic(self, operation: str, a: str, b: str, wide: Element) -> str:
         """add, sub, mul, div; integers wrap."""
