@@ -161,15 +161,22 @@ arena = Arena()
 
 @contextlib.contextmanager
 def frugal(spare_bytes: int) -> Iterator[None]:
-    """Inside a with block, no more memory than this lies idle, here or in the C library: where it is little, the large
-    buffers of every package go back to the system when they are freed."""
+    """Inside a with block, no more memory than this lies idle, here or in the C library: where it is little, what the
+    buffers of other packages leave behind goes back to the system, but for `IDLE_BYTES`."""
     with arena.limited(spare_bytes):
-        if spare_bytes >= MUCH_BYTES or _C_LIBRARY is None:
+        if _C_LIBRARY is None:
+            yield
+            return
+        if spare_bytes >= MUCH_BYTES:
+            with _FRUGAL_TURN:
+                if not _FRUGAL:
+                    _generous(_C_LIBRARY)
             yield
             return
         with _FRUGAL_TURN:
             _FRUGAL.append(spare_bytes)
             _C_LIBRARY.mallopt(_MMAP_THRESHOLD, LARGE_BUFFER_BYTES)
+            _C_LIBRARY.mallopt(_TRIM_THRESHOLD, IDLE_BYTES // available_threads())
         try:
             yield
         finally:
@@ -189,7 +196,10 @@ def _generous(library: Any) -> None:
 MUCH_BYTES = 1 << 26
 """With so much to spare, idle buffers stay: asking the system for them anew takes a third of the time of a run from
 zarr to zarr."""
-LARGE_BUFFER_BYTES = 1 << 20
+IDLE_BYTES = 24 << 20
+"""What the threads may leave idle in the C library where there is little to spare: Zstandard takes 11 MiB to pack a
+chunk of 8, and pages that are asked for anew cost a fifth of a run from zarr to zarr under 64 MiB."""
+LARGE_BUFFER_BYTES = 1 << 25
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 """As malloc.h of the GNU C library has them."""
 _FRUGAL: list[int] = []

@@ -21,14 +21,14 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from tileweave import lower
-from tileweave.backends.host import available_threads, empty
+from tileweave.backends.host import available_threads
 from tileweave.graph import Operation
 from tileweave.lower.reads import Block, Gather, Held, Taken, block_bytes, gather, own, slices, values
 from tileweave.planner import ReadPiece, Step, Task
 from tileweave.planner.search.spill import copies
 from tileweave.runtime.events import Event, Progress
+from tileweave.runtime.io.chunks import Buffers, each, parts
 from tileweave.runtime.io.scratch import Scratch
-from tileweave.runtime.io.zarrfile import each, parts
 from tileweave.runtime.prepare import Prepared
 from tileweave.space import Box
 
@@ -293,14 +293,17 @@ class _Run:
             taken.read += piece.region.size * read.dtype.itemsize
             taken.moved += (self._machine_of(piece) != task.machine) * piece.region.size * read.dtype.itemsize
 
+        buffers = Buffers()
+
         def one(box: Box) -> None:
-            array = empty(box.shape, read.dtype)
-            for piece in read.pieces:
-                common = piece.box.intersect(box)
-                if not common.empty:
-                    into = array[slices(common.translate([-a for a in box.start]))]
-                    scratch.fill(piece, common.translate(piece.map.offset), into)
-            destination.write(box, array)
+            with buffers.of(box.size * read.dtype.itemsize) as buffer:
+                array = buffer.view(read.dtype).reshape(box.shape)
+                for piece in read.pieces:
+                    common = piece.box.intersect(box)
+                    if not common.empty:
+                        into = array[slices(common.translate([-a for a in box.start]))]
+                        scratch.fill(piece, common.translate(piece.map.offset), into)
+                destination.write(box, array)
 
         boxes = list(parts(task.index, destination.atom))
         each(iter(boxes), one)

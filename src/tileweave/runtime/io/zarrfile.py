@@ -11,20 +11,20 @@ import importlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tileweave.backends.host import available_threads, empty
+from tileweave.backends.host import empty
 from tileweave.errors import StorageError
 from tileweave.graph import TensorType
 from tileweave.lower.reads import slices
+from tileweave.runtime.io.chunks import Buffers, chunk_files, each, parts
 from tileweave.runtime.io.journal import to_disk
 from tileweave.runtime.io.npyfile import supported
 from tileweave.space import Box
@@ -67,39 +67,6 @@ def chunks_within(shard: tuple[int, ...], kind: TensorType) -> tuple[int, ...]:
         shape[dim] //= 2
         size_bytes //= 2
     return tuple(shape)
-
-
-def parts(box: Box, chunks: Sequence[int]) -> Iterator[Box]:
-    """The pieces of a box that are read or written at once, each in one chunk.
-
-    zarr works on up to ten chunks of a piece at once, and holds each of them two or three times.
-    """
-    if box.empty:
-        return
-    if not chunks:
-        yield box
-        return
-    edges = [
-        [a, *range((a // step + 1) * step, b, step), b] for a, b, step in zip(box.start, box.stop, chunks, strict=True)
-    ]
-    for ends in product(*(pairwise(one) for one in edges)):
-        yield Box(tuple(a for a, _ in ends), tuple(b - a for a, b in ends))
-
-
-def each(boxes: Iterator[Box], work: Callable[[Box], None]) -> None:
-    """Does the work for each box, on as many threads as compute: what zarr does itself it does on one.
-
-    Raises:
-        Exception: the first that the work raises; what has not begun by then is left.
-    """
-    ready = list(boxes)
-    if len(ready) < 2:
-        for box in ready:
-            work(box)
-        return
-    with ThreadPoolExecutor(min(len(ready), available_threads()), "tileweave-zarr") as pool:
-        for _ in pool.map(work, ready):
-            pass
 
 
 def load(where: str) -> Any:
@@ -170,16 +137,20 @@ class ZarrReader:
         if not supported(dtype):
             raise StorageError(where, f"the array holds elements of type {dtype}", legal="bool, integers or floats")
         self.type = TensorType(tuple(int(n) for n in array.shape), dtype.newbyteorder("="))
+        self._files = chunk_files(array, self.type.dtype)
 
     def read(self, box: Box) -> Array:
         """The values of a box, as a new array."""
         out = empty(box.shape, self.type.dtype)
-        start = [-a for a in box.start]
+        start, buffers = [-a for a in box.start], Buffers()
 
         def one(part: Box) -> None:
             place = out[slices(part.translate(start))]
             try:
-                self._array.get_basic_selection(slices(part)[:-1], out=self._buffer.from_ndarray_like(place))
+                if self._files is not None:
+                    self._files.read(part, place, buffers)
+                else:
+                    self._array.get_basic_selection(slices(part)[:-1], out=self._buffer.from_ndarray_like(place))
             except (RuntimeError, ValueError, TypeError) as error:  # of codecs; what the storage fails is tried again
                 problem = f"the chunk at {part} cannot be unpacked: {error}"
                 raise StorageError(self._where, problem, legal="a chunk as the array's metadata has it") from error
@@ -211,6 +182,7 @@ class ZarrWriter:
         self.chunks: tuple[int, ...] = tuple(array.shards or array.chunks)
         self.store, self.key, self.type = store, key, kind
         self._unaligned = threading.Lock()
+        self._files = chunk_files(array, kind.dtype)
 
     def write(self, box: Box, block: Array) -> None:
         """Stores the values of a box; boxes that share a chunk are stored one after the other."""
@@ -218,11 +190,16 @@ class ZarrWriter:
             return
         bounds = zip(box.start, box.stop, self.chunks, self._kind.shape, strict=True)
         aligned = all(a % c == 0 and (b % c == 0 or b == n) for a, b, c, n in bounds)
+        files = self._files if aligned else None
         with nullcontext() if aligned else self._unaligned:
-            start = [-a for a in box.start]
+            start, buffers = [-a for a in box.start], Buffers()
 
             def one(part: Box) -> None:
-                self._array[slices(part)] = block[slices(part.translate(start))]
+                values = block[slices(part.translate(start))]
+                if files is not None:
+                    files.write(part, values, buffers)
+                else:
+                    self._array[slices(part)] = values
 
             each(parts(box, self.chunks), one)
 
