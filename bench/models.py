@@ -11,10 +11,11 @@ side: the peer's threads spin for tens of milliseconds after a call, and would t
 
 `--made` measures models that are made here instead, in rows that say their kind: quantised (by onnxruntime's own
 quantiser, statically as QDQ, and dynamically) and recurrent (LSTM, GRU). `--compile` compares modules with
-torch.compile as well, each of which may take `--compile-limit` seconds to compile; one that takes longer, or fails, is
-a row that says so. `--cold` measures what a process pays at first, instead of calls: load, plan and first run with an
-empty cache of compiled code, then in a second process with that cache, beside the peer's session and first run; and
-what a symbolic model pays for widths that it has not met.
+torch.compile instead of PyTorch eager, each in a process of its own that may take `--limit` seconds; one that takes
+longer, or fails, is a row that says so, and other batches and threads of that module are left out. `--cold` measures
+what a process pays at first, instead of calls: load, plan and first run with an empty cache of compiled code, then in a
+second process with that cache, beside the peer's session and first run, within `--limit` seconds each; and what a
+symbolic model pays for widths that it has not met.
 """
 
 from __future__ import annotations
@@ -171,58 +172,74 @@ def torch_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 arrays = [x.numpy() for x in example]
                 ours = prepared(lambda m=made, e=example: tw.from_torch(m, e), arrays, threads)
 
-                def call(m: Any = made, e: Any = example) -> list[Any]:
+                fast = torch.compile(made) if options.compile else made
+
+                def call(m: Any = fast, e: Any = example) -> list[Any]:
                     with torch.no_grad():
                         return [t.numpy() for t in tensors(m(*e))]
 
-                peer = f"torch {torch.__version__}"
-                yield row(name, batch, threads, options.rounds, ours, ({}, call)) | {"peer": peer}
-                if options.compile:
-                    fast = torch.compile(made)
-                    said = {"peer": f"{peer}, compiled", "compile_limit_seconds": options.compile_limit}
-                    try:
-                        compiling, _ = seconds(lambda c=call, f=fast: limited(options.compile_limit, lambda: c(f)))
-                    except Exception as error:  # whatever stops the peer is the row's reason
-                        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-                        yield {"model": name, "batch": batch, "threads": threads, "failed": reason} | said
-                        continue
-                    setup = {"compile": round(compiling, 3)}
-                    yield row(name, batch, threads, options.rounds, ours, (setup, lambda c=call, f=fast: c(f))) | said
-                    torch._dynamo.reset()
+                compiling = {"compile": round(seconds(call)[0], 3)} if options.compile else {}
+                peer = f"torch {torch.__version__}{', compiled' if options.compile else ''}"
+                yield row(name, batch, threads, options.rounds, ours, (compiling, call)) | {"peer": peer}
 
 
-def limited(limit_seconds: int, call: Callable[[], Any]) -> Any:
-    """A call that raises TimeoutError after so many seconds."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise TimeoutError(f"more than {limit_seconds} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(limit_seconds)
+def apart(limit_seconds: int, own: list[str], **environment: str) -> tuple[list[dict[str, Any]], str]:
+    """The rows that this file prints in a process of its own, and why there are none: empty where all went well."""
+    command = [sys.executable, __file__, "--here", *own]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        return call()
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        printed, said = process.communicate(timeout=limit_seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # with the compilers that it began
+        process.communicate()
+        return [], f"more than {limit_seconds} s"
+    rows = [json.loads(line) for line in printed.splitlines()]
+    return rows, "" if rows and not process.returncode else f"{said.strip().splitlines()[-1:] or 'no row'}"[:200]
+
+
+def compiled_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Modules with random weights beside torch.compile, each way to run one in a process of its own."""
+    from test_torch_models import NAMES
+
+    for name in (name for name in NAMES if options.only in name):
+        failed = ""
+        for batch, threads in itertools.product(options.batch, options.threads):
+            about = {"model": name, "batch": batch, "threads": threads, "peer": "torch, compiled"}
+            if failed:
+                yield about | {"failed": f"left out: another one took {failed}"}
+                continue
+            own = ["--compile", "--only", name, "--rounds", str(options.rounds)]
+            own += ["--batch", str(batch), "--threads", str(threads)]
+            rows, failed = apart(options.limit, own)
+            yield from [about | {"failed": failed}] if failed else rows
 
 
 def cold_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The first call of a process: without code in the cache, and with the code of the process before."""
-    for name in ONNX:
-        if options.only not in name:
-            continue
+    names = [*ONNX]
+    if find_spec("torch") is not None:
+        from test_torch_models import NAMES
+
+        names += NAMES
+    for name in (name for name in names if options.only in name):
         with tempfile.TemporaryDirectory() as folder:
-            found = []
+            found, failed = list[dict[str, Any]](), ""
             for _ in range(2):
                 own = ["--only", name, "--batch", "1", "--threads", "1", "--rounds", "2"]
-                made = subprocess.run(
-                    [sys.executable, __file__, *own],
-                    env={**os.environ, "TILEWEAVE_CACHE": folder},
-                    capture_output=True,
-                    text=True,
-                    check=True,
-                )
-                found.append(json.loads(made.stdout.splitlines()[0]))
+                rows, failed = apart(options.limit, own, TILEWEAVE_CACHE=folder)
+                found += rows[:1]
+                if failed:
+                    break
+            if failed:
+                yield {"model": name, "failed": failed}
+                continue
             first, second = found
             yield {
                 "model": name,
@@ -269,13 +286,18 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="models whose name holds this")
     parser.add_argument("--made", action="store_true", help="quantised and recurrent models instead")
-    parser.add_argument("--compile", action="store_true", help="torch.compile as well")
-    parser.add_argument("--compile-limit", type=int, default=120, help="seconds that torch.compile may take per module")
+    parser.add_argument("--compile", action="store_true", help="torch.compile instead of PyTorch eager")
+    parser.add_argument(
+        "--limit", type=int, default=300, help="seconds that a process may take which --cold or --compile begins"
+    )
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--cold", action="store_true", help="what a process pays at first, instead of calls")
     options = parser.parse_args()
     for made in itertools.chain(cold_rows(options), extent_rows(options)) if options.cold else ():
         print(json.dumps(made), flush=True)
     wanted = [(made_rows, "onnxruntime")] if options.made else [(onnx_rows, "onnxruntime"), (torch_rows, "torch")]
+    if options.compile:
+        wanted = [(torch_rows if options.here else compiled_rows, "torch")]
     for rows, needs in wanted if not options.cold else ():
         if find_spec(needs) is None:
             print(f"{needs} is not installed: make test-models installs it", file=sys.stderr)

@@ -16,6 +16,8 @@ EQUATIONS = [
     "abij,bajk->abik",
     "bijl,bljk->bik",
     "bij,bjk->bki",
+    "ijb,jkb->ikb",
+    "ijb,kjb->kib",
     "bijk,bjk->bi",
     "bi,bk->bik",
 ]

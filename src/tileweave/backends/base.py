@@ -107,6 +107,14 @@ class Compiled(Protocol):
 
 
 @runtime_checkable
+class LooksAtArrays(Compiled, Protocol):
+    """A kernel that can look at its arrays itself."""
+
+    def looking(self, wanted: Sequence[Wanted]) -> Callable[..., int] | None:
+        """`run_on` for arrays that are what is wanted, false for other objects; None where there is no such thing."""
+
+
+@runtime_checkable
 class Resizable(Compiled, Protocol):
     """A kernel whose code may serve other sizes."""
 

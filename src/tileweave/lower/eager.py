@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import Backend, Compiled, Resizable, backend, backends
+from tileweave.backends.base import Backend, Compiled, LooksAtArrays, Resizable, Wanted, backend, backends
 from tileweave.backends.host import thread_count
 from tileweave.errors import BackendError, DtypeError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
@@ -36,6 +36,7 @@ Call = Callable[..., Array]
 
 _KEPT: OrderedDict[Any, Contraction] = OrderedDict()
 _FAST: dict[Any, Call] = {}
+_QUICK: dict[Any, _Quick] = {}  # by equation, threads, shapes of two operands, and whether there is no ``out``
 _PLAIN = {np.ndarray}
 KEEP_CONTRACTIONS = 1024
 
@@ -55,8 +56,8 @@ def contract(
     Args:
         operands: an equation such as ``"ij,jk->ik"`` and arrays of any strides, or what `numpy.asarray` makes one of;
             or each array with the list of its indices, and the list of the result's: ``a, [0, 1], b, [1, 2], [0, 2]``.
-            ``...`` and an implied output as in NumPy. Large arrays are read fastest where they begin with a cache line,
-            as those of `tileweave.backends.cpu.empty` do; those of NumPy do not.
+            ``...`` and an implied output as in NumPy. Large arrays are read fastest from a cache line on, where those
+            of `tileweave.backends.cpu.empty` begin.
         out: where the result is written, of its shape, any strides, no memory shared with the operands; of its type,
             or of one to which ``casting`` lets the result be cast. None: a new array.
         threads: that the kernels may use; None: all processors.
@@ -93,6 +94,11 @@ def contract(
             if len(operands) == 3:  # written out: this is most of the overhead of a small call
                 _, a, b = operands
                 if type(a) is np.ndarray and type(b) is np.ndarray:
+                    quick = _QUICK.get((equation, threads, a.shape, b.shape, out is None))
+                    if quick is not None:
+                        made = quick[0]() if out is None else out
+                        if quick[1](a, b, made):
+                            return made
                     key: Any = (equation, threads, a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides)
                     if out is None:
                         fast = _FAST.get(key)
@@ -107,9 +113,9 @@ def contract(
                 if fast is not None:
                     return fast(*operands[1:]) if out is None else fast(*operands[1:], out)
             if len(operands) == 3:
-                made = _sized(equation, threads, operands[1], operands[2], out)
-                if made is not None:
-                    return made
+                found = _sized(equation, threads, operands[1], operands[2], out)
+                if found is not None:
+                    return found
         equation, given = worded("contract(equation, *operands)", operands)
         arrays = [read_array(f"contract({equation!r}, ..)", x, f"operand {k}") for k, x in enumerate(given)]
         how = {"threads": threads, "tune": tune, "order": order, "optimize": optimize}
@@ -190,24 +196,32 @@ def _known(
         kind = None if tune or order != "C" or not isinstance(optimize, bool) else made.kind()
         if kind is not None:
             _KINDS[equation, threads, *(array.dtype for array in arrays)] = kind
-            while len(_KINDS) > KEEP_CONTRACTIONS:
-                _KINDS.popitem(last=False)
+            _bound(_KINDS)
     return made(*arrays, out=out)
 
 
 def _keep(key: Any, made: Contraction) -> None:
     """Have a contraction found by the next call on such operands."""
     _KEPT[key] = made
-    while len(_KEPT) > KEEP_CONTRACTIONS:
-        _KEPT.popitem(last=False)
+    _bound(_KEPT)
     if made.fast is not None:
-        _keep_call(key, made.fast)
+        _keep_call(key, made.fast, made.quick)
 
 
-def _keep_call(key: Any, fast: Call) -> None:
+def _keep_call(key: Any, fast: Call, quick: _Quick | None) -> None:
+    """The call for operands of a `_key`, and what looks at two operands itself."""
     _FAST[key] = fast
-    while len(_FAST) > KEEP_CONTRACTIONS:
-        _FAST.pop(next(iter(_FAST)), None)
+    into = len(key) == 4
+    given = key[0] if into else key
+    if quick is not None and len(given) == 8:
+        _QUICK[given[0], given[1], given[3], given[6], not into] = quick
+    _bound(_FAST)
+    _bound(_QUICK)
+
+
+def _bound(kept: dict[Any, Any]) -> None:
+    while len(kept) > KEEP_CONTRACTIONS:
+        kept.pop(next(iter(kept)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +268,7 @@ def _sized(equation: str, threads: int | None, a: Any, b: Any, out: Any) -> Arra
         return None
     shape = tuple(extents[letter] for letter in result)
     if out is None:
-        lies = []
-        step = kind.dtype.itemsize
-        for extent in reversed(shape):
-            lies.append(step)
-            step *= extent
-        lies.reverse()
+        lies = [kind.dtype.itemsize * prod(shape[k + 1 :]) for k in range(len(shape))]
     else:
         if out.shape != shape or out.dtype != kind.dtype or not out.flags.aligned:
             return None
@@ -284,9 +293,11 @@ def _sized(equation: str, threads: int | None, a: Any, b: Any, out: Any) -> Arra
     if kernel is None:
         return None
     steps = (_Step(kernel, kind.inputs, kind.backend.empty(shape, kind.dtype)),)
-    fast = _into_new(steps) if out is None else _into(steps)
+    lie = _about(a), _about(b), (kind.dtype, shape, tuple(lies))
+    quick = _quick(steps, lie) if kernel.settled else None
+    fast = (_into_new if out is None else _into)(steps, quick)
     if kernel.settled:
-        _keep_call(_key(equation, threads, (a, b), out), fast)
+        _keep_call(_key(equation, threads, (a, b), out), fast, quick)
     return fast(a, b) if out is None else fast(a, b, out)
 
 
@@ -331,10 +342,13 @@ class Contraction:
         self._check(out)
         self._out = None if out is None else _about(out)
         self._steps = self._compiled(operands, out)
+        self.quick: _Quick | None = None
         self.fast: Call | None = None
         """For arrays of the class ndarray that are known to fit, and an ``out`` behind them if a sample was given."""
         if self._steps:
-            self.fast = _into_new(self._steps) if out is None else _into(self._steps)
+            made = self._steps[-1].new() if out is None else out
+            self.quick = _quick(self._steps, [*self._about, _about(made)])
+            self.fast = (_into_new if out is None else _into)(self._steps, self.quick)
 
     @cached_property
     def _graph(self) -> _Graph:
@@ -516,7 +530,21 @@ class _Step:
         return [values[k] for k in self.inputs]
 
 
-def _into_new(steps: tuple[_Step, ...]) -> Call:
+_Quick = tuple[Callable[[], Array], Callable[..., int]]
+"""What makes a result, and what runs on operands and a result, or is false where they are not what it was made for."""
+
+
+def _quick(steps: tuple[_Step, ...], about: Sequence[tuple[Any, ...]]) -> _Quick | None:
+    """For the only kernel of an einsum, its operands and its result."""
+    step, last = steps[0], len(about) - 1
+    if not _alone(steps) or not isinstance(step.kernel, LooksAtArrays):
+        return None
+    wanted = [Wanted(k, dtype, shape, lies, True, k == last) for k, (dtype, shape, lies) in enumerate(about)]
+    run = step.kernel.looking(wanted)
+    return None if run is None else (step.new, run)
+
+
+def _into_new(steps: tuple[_Step, ...], quick: _Quick | None = None) -> Call:
     """The kernels on arrays whose types, shapes and strides are known to fit, into a new array."""
 
     def call(*arrays: Array) -> Array:
@@ -534,7 +562,7 @@ def _into_new(steps: tuple[_Step, ...]) -> Call:
         return out
 
     kernel, new = steps[0].kernel, steps[0].new
-    run_on = kernel.run_on
+    run_on = quick[1] if quick else kernel.run_on
     return call_one if _alone(steps) else call
 
 
@@ -547,10 +575,10 @@ def _alone(steps: tuple[_Step, ...]) -> bool:
     return len(steps) == 1 and steps[0].inputs == tuple(range(len(steps[0].inputs)))
 
 
-def _into(steps: tuple[_Step, ...]) -> Call:
+def _into(steps: tuple[_Step, ...], quick: _Quick | None = None) -> Call:
     """The kernels on arrays whose types, shapes and strides are known to fit, into the one that comes behind them."""
     before, last = steps[:-1], steps[-1]
-    run_on = last.kernel.run_on
+    run_on = quick[1] if quick else last.kernel.run_on
 
     def call(*given: Array) -> Array:
         *values, out = given

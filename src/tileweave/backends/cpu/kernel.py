@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tileweave.backends.base import Wanted
 from tileweave.backends.cpu.direct.arrange import Ordered, arranged_once, reordered
 from tileweave.backends.cpu.direct.emit import Packing
 from tileweave.backends.cpu.direct.match import match
@@ -105,7 +106,7 @@ class CpuKernel:
         self._block_bytes = self._thread_at + self._thread_bytes * self.threads
         self._idle: list[Block] = []
         self.__dict__.pop("run_on", None)  # of the kernel that this one is made from
-        self._direct: Any = None
+        self._directs: list[Any] = []
         _LIVE.add(self)
 
     @property
@@ -266,6 +267,17 @@ class CpuKernel:
 
     # ---- the call -----------------------------------------------------------------------------------------------
 
+    def looking(self, wanted: Sequence[Wanted]) -> Callable[..., int] | None:
+        """A builtin that is `run_on` for what is wanted, and false for other objects; None where there is none."""
+        if self._block_bytes > _SMALL_BLOCK:
+            return None
+        names = self._begin(), self._objects_at, len(self._specs)
+        made = direct_call(self._entry_objects, "entry_objects", *names, wanted, kept=self._tables)
+        if made is None:
+            return None
+        self._directs.append(made[1])
+        return made[0]
+
     @functools.cached_property
     def run_on(self) -> Callable[..., int]:
         """Run on arrays whose type, shape, strides and flags the caller knows to fit, unless they may share bytes.
@@ -274,12 +286,9 @@ class CpuKernel:
         may share a byte, or another thread is in the same call, nothing is run and the result is false: `__call__`
         knows better. This is most of the overhead of a small call, so it is native where working memory is small.
         """
-        if self._block_bytes <= _SMALL_BLOCK:
-            names = self._begin(), self._objects_at, len(self._specs)
-            made = direct_call(self._entry_objects, "entry_objects", *names, kept=self._tables)
-            if made is not None:
-                call, self._direct = made
-                return call
+        made = self.looking(())
+        if made is not None:
+            return made
         if address_of is interface_address:
 
             def checked(*arrays: Array) -> int:
@@ -566,8 +575,8 @@ def _after_fork() -> None:
     _LOCK = threading.Lock()  # a thread that is gone may hold the old one
     for kernel in list(_LIVE):
         kernel._idle.clear()  # they name the pool of the parent
-        if kernel._direct is not None:
-            kernel._direct[0] = -1
+        for head in kernel._directs:
+            head[0] = -1
 
 
 if hasattr(os, "register_at_fork"):

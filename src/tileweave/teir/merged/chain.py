@@ -9,7 +9,8 @@ The pass keeps every value, up to the order of a sum. It works on a finished pla
 - *Absorbed*: a loop around a single chain becomes one more axis of it.
 - *Dropped*: a result in scratch memory that nothing reads outside its own chain is never written.
 
-A contraction without rows or columns of its own, a dot product, is such a chain as well.
+A contraction without rows or columns of its own, a dot product, is such a chain as well; so are small products of a
+batch that lie side by side in memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import prod
 
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.extensions import NEUTRAL
@@ -98,14 +100,30 @@ def _free(op: MergedOp, program: Program) -> bool:
 
 
 def _dot(op: MergedOp, program: Program) -> MergedOp | None:
-    """A contraction none of whose axes belongs to one input and the output alone, as a reduction."""
+    """A contraction none of whose axes belongs to one input and the output alone, or a small one of a batch along which
+    all operands are dense, as a reduction."""
     if op.kind != "Contraction" or op.relu is not None or len(op.operands) > 3:
         return None  # with a fourth operand the output starts from other values than zero
-    if any(mode.strides[2] and bool(mode.strides[0]) != bool(mode.strides[1]) for mode in op.modes if mode.extent > 1):
+    alone = [mode for mode in op.modes if mode.extent > 1 and bool(mode.strides[0]) != bool(mode.strides[1])]
+    if any(mode.strides[2] for mode in alone) and not _along_batch(op, program):
         return None
     stage = Stage("Contraction", (0, 1), 2, fresh=op.init)
     chain = replace(op, kind="Chain", init=None, stages=(stage,))
     return chain if _free(chain, program) else None
+
+
+_LEAST_BATCH, _SMALL_PRODUCT = 32, 1 << 15
+"""Small products that lie side by side: 3,032 of 5 x 2 x 2 take 203 us one after the other and 18 as a chain along the
+batch, 4,000 of 12 x 12 x 12 take 1.85 ms and 1.18."""
+
+
+def _along_batch(op: MergedOp, program: Program) -> bool:
+    """Whether all operands of many small products are dense along the batch, and sums have the type of the output."""
+    dtypes = {program.tensors[number].dtype for number in op.operands}
+    widths = _widths(op, program)
+    batch = max((mode.extent for mode in op.modes if mode.strides == widths), default=0)
+    small = prod(mode.extent for mode in op.modes) <= _SMALL_PRODUCT * batch
+    return batch >= _LEAST_BATCH and small and len(dtypes) == 1 and widths[2] >= 4
 
 
 # ---- what a reduction starts at ---------------------------------------------------------------------------------

@@ -197,14 +197,13 @@ class BlockWriter:
             if known(rest) and (False, True) in sizes:  # the last columns have a tile of their own
                 rest = rest % c.columns.lanes if last_column else 0
             whole = c.columns.segments == 1 and c.columns.width % c.columns.lanes == 0 and rest == 0
-            free = self.target.vector_bytes == 64
             tile = Tile(
                 rows,
                 groups,
                 c.a,
                 c.b,
                 Start.OUTPUT if self.op.init is None else Start.ROW if self.start else Start.ZERO,
-                Edges.WHOLE if whole else Edges.MASKED if free else Edges.CHECKED,
+                Edges.WHOLE if whole else Edges.MASKED if self.target.masks_stores else Edges.CHECKED,
                 self.stores(),
                 self.ahead(packed_bytes),
                 self.op.relu is not None,
@@ -384,9 +383,8 @@ class BlockWriter:
 
             def column(number: Value, _: list[str]) -> None:
                 if c.a_in_place:
-                    part, parts = f.sub(number, "%v0"), f.sub("%v1", "%v0")
-                    first, last = (f.div(f.mul(p, c.rows.width), parts) for p in (part, f.add(part, 1)))
-                    self.prefetch_rows(f, r_source, f.at(row_tables, f.mul(following, where.row_table)), first, last)
+                    share = f.sub(number, "%v0"), f.sub("%v1", "%v0")
+                    self.prefetch_rows(f, r_source, f.at(row_tables, f.mul(following, where.row_table)), share)
                 self.tile(f, columns, (r, table), panel, number, "%v0")
 
             f.loop("%v0", "%v1", column)
@@ -489,8 +487,11 @@ class BlockWriter:
             f"i64 {end}",
         )
 
-    def prefetch_rows(self, f: Function, source: str, table: str, first: Value, last: Value) -> None:
-        """The lines of some rows of the panel of this table, read in place, while the one before is computed."""
+    def prefetch_rows(self, f: Function, source: str, table: str, share: tuple[Value, Value]) -> None:
+        """The lines of some rows of the panel of this table, read in place, while the one before is computed.
+
+        ``share``: which of how many equal parts of the rows.
+        """
         c = self.cut
         rows, width = c.rows, c.rows.element.width_bytes
         large: Value = f.above(rows.total * c.contracted.total * width, self.target.l2_bytes)
@@ -505,7 +506,11 @@ class BlockWriter:
             else:
                 f.loop(0, c.kc * width, lambda begin, _: vectors.prefetch(f, f.at(line, begin)), step=64)
 
-        f.when(large, lambda: _discard(f.loop(first, last, row)))
+        def part() -> None:
+            first, last = (f.div(f.mul(p, rows.width), share[1]) for p in (share[0], f.add(share[0], 1)))
+            f.loop(first, last, row)
+
+        f.when(large, part)
 
     def pack_columns(self, f: Function, columns: Columns, v0: Value, v1: Value) -> None:
         """Some of a chunk's column panels, in the order in which the operand lies in memory."""

@@ -203,7 +203,10 @@ def emit_sweep(
                 total = multiply_add(f, out, lanes, x, convert(f, target, y, element, out, lanes), str(total))
             if clips:
                 total = f.value(f"select i1 {ends}, {sums} {relu(f, str(total), out, lanes)}, {sums} {total}")
-            vectors.store(f, out, lanes, str(total), place, mask)
+            if mask is None or target.masks_stores:
+                vectors.store(f, out, lanes, str(total), place, mask)
+            else:
+                vectors.store_runs(f, out, lanes, str(total), place, vectors.runs_of(f, f.sub(last, whole), lanes))
 
         f.loop(first, whole, lambda column, _: one(column, None), step=lanes)
         f.when(f.compare("slt", whole, last), lambda: one(whole, rest))
@@ -266,10 +269,11 @@ class _Dots:
         left = f.sub(c.rows.total, f.mul(row, c.rows.width))
         count = f.min(f.sub(c.columns.total, f.mul(column, c.columns.width)), c.columns.width)
         mask = vectors.mask_below(f, str(count), c.columns.lanes)
+        runs = [] if self.target.masks_stores else vectors.runs_of(f, count, c.columns.lanes)
         places = [output for _, output in columns]
         for k, (_, output) in enumerate(rows):
             total = self.added(sums[k * len(columns) : (k + 1) * len(columns)])
-            store = partial(self.store_run, total, f.at("%out", output), places[0], mask)
+            store = partial(self.store_run, total, f.at("%out", output), places[0], mask, runs)
             if not c.columns.output_dense:
                 store = partial(self.scatter, total, f.at("%out", output), places)
             f.when(f.compare("slt", k, left) if k else 1, store)
@@ -377,7 +381,7 @@ class _Dots:
 
     # ---- the output ---------------------------------------------------------------------------------------------
 
-    def store_run(self, total: str, line: str, column: Value, mask: str) -> None:
+    def store_run(self, total: str, line: str, column: Value, mask: str, runs: Sequence[Value]) -> None:
         """A row of sums that lie side by side in the output."""
         f, lanes = self.f, self.cut.columns.lanes
         kind, none = f"<{lanes} x i1>", f"<{lanes} x i1> zeroinitializer"
@@ -386,7 +390,10 @@ class _Dots:
             total = self.plus(total, vectors.load(f, self.out, lanes, f.at("%start", column), wanted), lanes)
         held, place = f.value(f"select i1 %init, {none}, {kind} {mask}"), f.at(line, column)
         total = self.plus(total, vectors.load(f, self.out, lanes, place, held), lanes)
-        vectors.store(f, self.out, lanes, self.clipped(total, lanes), place, mask)
+        if runs:
+            vectors.store_runs(f, self.out, lanes, self.clipped(total, lanes), place, runs)
+        else:
+            vectors.store(f, self.out, lanes, self.clipped(total, lanes), place, mask)
 
     def scatter(self, total: str, line: str, columns: Sequence[Value]) -> None:
         """A row of sums one by one: all are read before any is stored, since the last column may stand there twice."""

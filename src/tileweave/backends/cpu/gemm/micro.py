@@ -421,6 +421,9 @@ class _Tile:
     def store_runs(self, sums: list[str]) -> None:
         """Masked runs; the output is read only where it is added to: a run that follows would wait for its stores."""
         f, tile, segments = self.f, self.tile, self.columns.segments
+        if tile.edges is Edges.CHECKED and segments == 1 and self.lanes > 1:
+            self.store_first(sums)
+            return
         entries = []
         for group in range(tile.vectors):
             masks = [mask_from(f, self.word(group, s, 2), self.lanes) for s in range(segments)]
@@ -445,6 +448,34 @@ class _Tile:
             lambda: self.each_row(partial(written, add=False)),
             lambda: self.each_row(partial(written, add=True)),
         )
+
+    def store_first(self, sums: list[str]) -> None:
+        """The first elements of vectors, with no masked store; the output is read only where it is added to."""
+        f, tile = self.f, self.tile
+        f.module.declare("llvm.ctpop.i64", "i64 {}(i64)")
+        words = [self.word(group, 0, 2) for group in range(tile.vectors)]
+        offsets: list[Value] = [self.word(group, 0, 1) for group in range(tile.vectors)]
+        lines = [f.at("%out", self.row_offset(row, 1)) for row in range(tile.rows)]
+
+        def clipped() -> list[Value]:
+            return [self.clipped(value, self.lanes) for value in sums]
+
+        def added() -> list[Value]:
+            masks = [mask_from(f, word, self.lanes) for word in words]
+            places = [(f.at(line, offset), mask) for line in lines for offset, mask in zip(offsets, masks, strict=True)]
+            old = [vectors.load(f, self.element, self.lanes, place, mask) for place, mask in places]
+            return [self.finished(value, before, self.lanes) for value, before in zip(sums, old, strict=True)]
+
+        may_store = "%init" if tile.start is not Start.OUTPUT else 0
+        values = [str(value) for value in f.choose(may_store, [self.type] * len(sums), clipped, added)]
+        runs = [vectors.runs_of(f, f.value(f"call i64 @llvm.ctpop.i64(i64 {word})"), self.lanes) for word in words]
+
+        def written(row: int) -> None:
+            for group, offset in enumerate(offsets):
+                place, value = f.at(lines[row], offset), values[row * tile.vectors + group]
+                vectors.store_runs(f, self.element, self.lanes, value, place, runs[group])
+
+        self.each_row(written)
 
     def scatter(self, sums: list[str]) -> None:
         """The output is not dense along the vectors: through the stack, one element at a time."""

@@ -213,7 +213,13 @@ def emit_lane_table(module: Module, name: str, panels: Panels) -> None:
         f.store("i64", _moved(f, panels.dims, digits, 1), f.at("%table", f.add(place, 8)), 8)
         return next_digits(f, panels.dims, digits, f.compare("slt", f.add(first, index), last))
 
-    f.loop(0, panels.width, one, carry=[("i64", digit) for digit in digits_of(f, panels.dims, first)])
+    if len(panels.dims) == 1:  # in a row: tiles of few products wait for this table
+        for lane in range(panels.width):
+            index, at = f.min(f.add(first, lane), last), lane * LANE_BYTES
+            for place, stride in zip((at, at + 8), panels.dims[0].strides, strict=True):
+                f.store("i64", f.mul(index, stride), f.at("%table", place), 8)
+    else:
+        f.loop(0, panels.width, one, carry=[("i64", digit) for digit in digits_of(f, panels.dims, first)])
     live = f.min(f.sub(panels.total, first), panels.width)
     f.store("i64", live, f.at("%table", panels.lane_table_bytes), 8)
     f.ret()

@@ -166,16 +166,8 @@ class _Straight:
     def put(self, value: str, place: str, count: int) -> None:
         """The first elements of a vector; in whole pieces where masked stores are slow."""
         f, element, lanes = self.f, self.element, self.lanes
-        if count == lanes or self.target.vector_bytes == 64:
+        if self.target.masks_stores:
             mask = None if count == lanes else vectors.mask_of(count, lanes)
             vectors.store(f, element, lanes, value, place, mask)
-            return
-        done = 0
-        for piece in (1 << bit for bit in reversed(range(lanes.bit_length()))):
-            if count & piece:
-                indices = ", ".join(f"i32 {done + k}" for k in range(piece))
-                part = f.value(f"shufflevector {self.type} {value}, {self.type} poison, <{piece} x i32> <{indices}>")
-                f.store(
-                    f"<{piece} x {element.memory}>", part, f.at(place, done * element.width_bytes), element.width_bytes
-                )
-                done += piece
+        else:
+            vectors.store_runs(f, element, lanes, value, place, vectors.runs_of(f, count, lanes))

@@ -300,7 +300,7 @@ done:
 """
 _DIRECT = f"""
 ; %head: busy, objects wanted, where they are named, environment, function, PyEval_SaveThread, PyEval_RestoreThread,
-; PyLong_FromLong. 1: it ran; 0: it did not.
+; PyLong_FromLong, what the objects have to be as the first words of a head of @call, or 0. 1: it ran; 0: it did not.
 define ptr @direct(ptr %self, ptr %objects, i64 %count) nounwind {{
 entry:
   %head.at = getelementptr i8, ptr %self, i64 {OBJECT_DATA}
@@ -308,7 +308,16 @@ entry:
   %wanted.at = getelementptr i64, ptr %head, i64 1
   %wanted = load i64, ptr %wanted.at
   %complete = icmp eq i64 %count, %wanted
-  br i1 %complete, label %take, label %answer
+  br i1 %complete, label %look, label %answer
+look:
+  %looks.at = getelementptr i64, ptr %head, i64 8
+  %looks = load ptr, ptr %looks.at
+  %unasked = icmp eq ptr %looks, null
+  br i1 %unasked, label %take, label %ask
+ask:
+  %looked = call i64 @looked(ptr %looks, ptr %objects)
+  %fits = icmp eq i64 %looked, 0
+  br i1 %fits, label %take, label %answer
 take:
   %pair = cmpxchg ptr %head, i64 0, i64 1 acq_rel monotonic
   %mine = extractvalue {{ i64, i1 }} %pair, 1
@@ -334,7 +343,7 @@ name:
   %ran.wide = zext i1 %ran to i64
   br label %answer
 answer:
-  %said = phi i64 [ 0, %entry ], [ 0, %take ], [ %ran.wide, %name ]
+  %said = phi i64 [ 0, %entry ], [ 0, %ask ], [ 0, %take ], [ %ran.wide, %name ]
   %integer.at = getelementptr i64, ptr %head, i64 7
   %integer = load ptr, ptr %integer.at
   %result = call ptr %integer(i64 %said)
@@ -393,7 +402,7 @@ def _takes_objects() -> bool:
 
 
 def direct_call(
-    function: Any, name: str, block: Block, objects_at: int, count: int, kept: object
+    function: Any, name: str, block: Block, objects_at: int, count: int, wanted: Sequence[Wanted], kept: object
 ) -> tuple[Callable[..., int], Any] | None:
     """A builtin that runs a kernel on array objects, in an environment of its own, without Python between.
 
@@ -405,6 +414,7 @@ def direct_call(
         block: the environment, which the builtin keeps.
         objects_at: where the environment names the objects, in bytes.
         count: how many there are.
+        wanted: what they have to be, where the builtin is to look: it says 0 to others.
         kept: kept alive as well.
 
     Returns:
@@ -414,8 +424,10 @@ def direct_call(
     if not _takes_objects():
         return None
     words = (0, count, block.address + objects_at, block.address, function.code.addresses[name], *_python())
-    head = _words(words)
-    return _builtin("direct", head, (function, _code(), block, kept)), head
+    looked, extents = _looked(wanted)
+    looks = _words([id(np.ndarray), len(wanted), ctypes.addressof(looked)])
+    head = _words([*words, ctypes.addressof(looks) if wanted else 0])
+    return _builtin("direct", head, (function, _code(), block, looks, looked, extents, kept)), head
 
 
 class Bound:
@@ -514,13 +526,7 @@ class NativeRow:
     ) -> None:
         rows = _words([word for bound in calls for word in (bound.entry.code.addresses["entry"], bound.address)])
         pointed = _words([word for point, at in points for word in (point.number, point.offset_bytes, at)])
-        extents = _words([x for about in wanted for both in zip(about.shape, about.strides, strict=True) for x in both])
-        looks, at = list[int](), ctypes.addressof(extents)
-        for about in wanted:
-            flags = _ALIGNED * about.aligned | _WRITEABLE * about.written
-            looks += (about.number, id(about.dtype), len(about.shape), at, flags)
-            at += 16 * len(about.shape)
-        looked = _words(looks)
+        looked, extents = _looked(wanted)
         numbers = [about.number for about in wanted] + [point.number for point, _ in points]
         objects = 1 + max(numbers, default=-1)
         tables = ((len(wanted), looked), (len(points), pointed), (len(calls), rows))
@@ -529,6 +535,17 @@ class NativeRow:
         self.head = _words([id(np.ndarray), *words, ctypes.addressof(spans[0]), 0, objects, *_python()])
         self._kept = (tables, extents, calls, kept, _code(), spans)
         self.run, self.again = (_builtin(name, self.head, self._kept) for name in ("call", "again"))
+
+
+def _looked(wanted: Sequence[Wanted]) -> tuple[Any, Any]:
+    """The table of what objects have to be, and the one of their extents and strides, which it names."""
+    extents = _words([x for about in wanted for both in zip(about.shape, about.strides, strict=True) for x in both])
+    looks, at = list[int](), ctypes.addressof(extents)
+    for about in wanted:
+        flags = _ALIGNED * about.aligned | _WRITEABLE * about.written
+        looks += (about.number, id(about.dtype), len(about.shape), at, flags)
+        at += 16 * len(about.shape)
+    return _words(looks), extents
 
 
 def _spans(apart: Apart) -> tuple[Any, ...]:

@@ -63,6 +63,11 @@ class Target:
         """Whether a feature is known to be off."""
         return f"-{feature}" in self.features.split(",")
 
+    @property
+    def masks_stores(self) -> bool:
+        """Whether a masked store costs no more than a whole one: where masks have registers of their own."""
+        return self.vector_bytes == 64
+
     def lanes(self, width_bytes: int) -> int:
         """How many elements of this width one vector holds."""
         return max(1, self.vector_bytes // width_bytes)
