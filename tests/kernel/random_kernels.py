@@ -37,6 +37,11 @@ def random_kernel(seed: int) -> Trial:
     return make(random, np.random.default_rng(seed))
 
 
+def random_wide_product(seed: int) -> Trial:
+    """A product whose tiles the copy engine can fetch and whose sums may leave the registers."""
+    return wide_products(Random(seed), np.random.default_rng(seed))
+
+
 def values(numbers: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     if np.dtype(dtype).kind in "iu":
         return numbers.integers(0, 100, shape).astype(dtype)
@@ -256,3 +261,54 @@ def products(random: Random, numbers: np.random.Generator) -> Trial:
     name = f"product {m}x{n}x{depth} by {bm}x{bn}x{bk} {np.dtype(dtype)} {where} {stages} stages {warps} warps"
     given = np.ascontiguousarray(B.T) if where == "turned" else B
     return Trial(name, product, [A, given, out], want.astype(out.dtype), 0.0 if kind == "s32" else 1e-4)
+
+
+def lying(x: np.ndarray, turned: bool, step: int) -> np.ndarray:
+    """A matrix as it is, or turned, with rows of whole steps."""
+    if not turned:
+        return x
+    rows = np.zeros((x.shape[1], -(-x.shape[0] // step) * step), x.dtype)
+    rows[:, : x.shape[0]] = x.T
+    return rows
+
+
+def wide_products(random: Random, numbers: np.random.Generator) -> Trial:
+    """A B^T of large tiles, operands as they lie or turned, one or two accumulators, a chain behind them."""
+    dtype = random.choice((np.float16, np.float16, ml_dtypes.bfloat16, *NARROW, np.float32))
+    step = 16 // np.dtype(dtype).itemsize
+    m, n = random.randint(1, 140), random.randint(1, 90)
+    depth = random.choice((random.randint(1, 100), *(step * random.randint(1, 12) for _ in range(5))))
+    bm, bn, bk = random.choice((64, 128, 128, 96)), random.choice((16, 32, 64, 48)), step * random.choice((2, 4, 8))
+    turned = [random.random() < 0.3 if np.dtype(dtype).itemsize == 2 else False for _ in range(2)]
+    groups, stages, twice = random.choice((1, 1, 2, 3)), random.choice((1, 2, 3)), random.random() < 0.2
+    chain = random.choice(("plain", "bias", "relu") if bn != 48 and bm != 96 else ("plain", "relu"))
+    precision = "tf32" if dtype is np.float32 else None
+
+    @tk.kernel
+    def product(k, A, B, bias, C):
+        i, j = k.grid(-(-m // bm), -(-n // bn))
+        a, b = A.T if turned[0] else A, B.T if turned[1] else B
+        with k.cta(warpgroups=groups) as cta:
+            sums = [cta.zeros((bm, bn)) for _ in range(1 + twice)]
+            for p in cta.range(-(-depth // bk), stages=stages):
+                for acc in sums:
+                    cta.gemm(acc, a.tile(bm, bk)[i, p], b.tile(bn, bk)[j, p], precision=precision)
+            total = sums[0] + sums[1] if twice else sums[0]
+            if chain == "bias":
+                total = total + cta.load(bias.tile(1, bn)[0, j])
+            elif chain == "relu":
+                total = cta.maximum(total, 0)
+            cta.store(C.tile(bm, bn)[i, j], total)
+
+    shapes = [(m, depth), (n, depth)]
+    A, B = (values(numbers, shape, dtype) for shape in shapes)
+    given = [lying(x, turn, step) for x, turn in zip((A, B), turned, strict=True)]
+    rounded = [x.astype(np.float64) for x in (A, B)]
+    if precision:
+        rounded = [(x.view(np.uint32) >> 13 << 13).view(np.float32).astype(np.float64) for x in (A, B)]
+    want = rounded[0] @ rounded[1].T * (1 + twice)
+    bias = values(numbers, (1, n), np.float32)
+    want = want + bias if chain == "bias" else np.maximum(want, 0) if chain == "relu" else want
+    name = f"wide product {m}x{n}x{depth} by {bm}x{bn}x{bk} {np.dtype(dtype)} turned {turned} {stages} stages"
+    name += f" {groups} warpgroups {chain}{' twice' * twice}"
+    return Trial(name, product, [*given, bias, np.zeros((m, n), np.float32)], want.astype(np.float32), 1e-4)

@@ -9,12 +9,14 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tileweave import kernel as tk
 from tileweave.errors import TileweaveError, VerifyError
+from tileweave.kernel.dispatch import expand
 from tileweave.kernel.ir import (
     Arrive,
     Await,
@@ -113,6 +115,11 @@ def reused(k, A, B, C):
             mma.commit("tcgen05", done)
 
 
+def expanded(function, arch):
+    """The explicit program of an automatic kernel for a target, in a kernel's place."""
+    return SimpleNamespace(trace=lambda *args, **options: expand(function.trace(*args, **options), arch))
+
+
 def kernels():
     random = np.random.default_rng(3)
 
@@ -159,6 +166,11 @@ def kernels():
             tensor_memory.matmul_pair,
             (rows(40, 264), rows(20, 264), rows(40, 20)),
             {"bn": 32, "stages": 2},
+        ),
+        "matmul_automatic": (
+            expanded(matmul.matmul, "sm_100a"),
+            (rows(40, 264), rows(24, 264), rows(40, 24)),
+            {"bn": 64, "stages": 2},
         ),
         "reused": (reused, (rows(128, 256), rows(32, 256), np.zeros((128, 32), np.float32)), {}),
         "attention_tensor": (
@@ -241,6 +253,7 @@ _EARLIER = ["without fence mbarrier_init", "without sync"]
 #: use, and nobody waits for the end of its last one.
 SAME = {
     "matmul_tensor": [*_EARLIER, "arrive ring_full[i % 2]"],
+    "matmul_automatic": ["arrive ring_full[i % 2]"],
     "matmul_pair": [*_EARLIER, "arrive ring_full[i % 2]"],
     "attention_tensor": [
         *_EARLIER, *_EARLIER, *_EARLIER, "without wait ring_empty_1[0] parity 1", "arrive ring_full_1[0]",
@@ -282,6 +295,7 @@ def test_every_fault_is_named(name, record_property):
             "gemm_cp_async": 9,
             "matmul_cluster": 30,
             "matmul_tensor": 30,
+            "matmul_automatic": 30,
             "matmul_pair": 30,
             "reused": 30,
             "attention_tensor": 30,

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from tileweave.backends.cuda.printer.entry import run_together
+from tileweave.kernel.dispatch import lower
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from random_kernels import random_kernel  # isort: skip
+from random_kernels import random_kernel, random_wide_product  # isort: skip
 
 ORDERS = ("forward", "reversed", 7)
 
@@ -27,11 +28,11 @@ def right(got, trial, seed):
     )
 
 
-def check_many(seeds, arch, order):
+def check_many(seeds, arch, order, make=random_kernel):
     """Operators as NumPy, the explicit program as NumPy, and the printed text bit for bit as the explicit program."""
     runs, explicit = [], []
     for seed in seeds:
-        trial = random_kernel(seed)
+        trial = make(seed)
         arrays = [array.copy() for array in trial.arrays]
         trial.kernel.run(*arrays)
         right(arrays[-1], trial, seed)
@@ -43,6 +44,23 @@ def check_many(seeds, arch, order):
         for seed, (kernel, arrays), want in zip(seeds, runs, explicit, strict=True):
             for p, array in zip(kernel.params, arrays, strict=True):
                 assert array.tobytes() == want[p.name].tobytes(), f"seed {seed}: {p.name} of {kernel.name}"
+    return [kernel for kernel, _ in runs]
+
+
+def in_tensor_memory(kernel):
+    return any(c.atom.startswith("tcgen05.mma") for c in lower(kernel, "sm_100a").choices)
+
+
+def test_products_of_large_tiles_into_tensor_memory_or_not():
+    made = check_many(range(3000, 3016), "sm_100a", ORDERS[1], random_wide_product)
+    assert 5 <= sum(map(in_tensor_memory, made)) < 16  # some have no such form
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(6))
+def test_many_products_of_large_tiles(part):
+    made = check_many(range(4000 + 40 * part, 4040 + 40 * part), "sm_100a", ORDERS[part % 3], random_wide_product)
+    assert any(map(in_tensor_memory, made))
 
 
 @pytest.mark.parametrize("part", range(2))

@@ -19,6 +19,7 @@ from tileweave.kernel.build.rings import Ring
 from tileweave.kernel.build.scopes import Opening, ScopeSelector
 from tileweave.kernel.build.views import View, as_number
 from tileweave.kernel.ir import DTYPES, Grid, Let, Number, Sync, cta_scope, dtype_of, whole
+from tileweave.kernel.ir.verify import tensor_layout
 from tileweave.layout import Coord, Iter, Layout, parse, strided
 from tileweave.layout.analysis import remove_conflicts
 from tileweave.layout.f2.swizzle import Swizzle
@@ -198,9 +199,7 @@ class KernelContext:
             recorder.refuse("k.tensor_memory(columns)", f"{columns!r} columns", legal="1 to 512 in all of a block")
         if rows not in (64, 128):
             recorder.refuse("k.tensor_memory(columns, rows=)", f"{rows!r} rows", legal="64 or 128")
-        lanes = [(rows // 16, 32), (16, 1)] if rows == 64 else [(128, 1)]
-        iters = (*(Iter(n, Coord.of({"TLane": s})) for n, s in lanes), Iter(columns, Coord.of({"TCol": 1})))
-        layout = Layout(iters)
+        layout = tensor_layout(rows, columns)
         name = dtype_of(dtype, "k.tensor_memory(columns, dtype)").name
         return View(recorder, recorder.alloc((rows, columns), name, "tensor", layout, stem="tensor"))
 

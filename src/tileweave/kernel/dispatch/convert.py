@@ -53,7 +53,7 @@ def copy(context: Context, op: Op) -> None:
     elif isinstance(source, Region) and from_registers and out.tensor.space == "tensor":
         if source.masked:
             raise declined(op.line, "values with a mask go to tensor memory", legal="where(.., values, 0) without one")
-        want = holding(*tensor.loaded_layout(op), context.threads.warps)
+        want = holding(*tensor.loaded_layout(op, context.threads.warps), context.threads.warps)
         tensor.move(context, op, *converted(context, *held(context, op, source), want, op))
     elif isinstance(source, Region) and from_registers:
         copies.store(context, op, out, source, *_stored(context, op, source))

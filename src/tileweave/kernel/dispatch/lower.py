@@ -14,7 +14,8 @@ from tileweave.kernel.atoms.atom import check_arch, generation
 from tileweave.kernel.dispatch import compute, convert, copies, products, schedules, tensor
 from tileweave.kernel.dispatch.boxes import barrier_of, box_problem, elected
 from tileweave.kernel.dispatch.context import Context, Threads, declined, need_type, place, printed
-from tileweave.kernel.dispatch.explicit.automatic import Names, staged_products
+from tileweave.kernel.dispatch.explicit.automatic import staged_products
+from tileweave.kernel.dispatch.explicit.draft import Draft
 from tileweave.kernel.dispatch.explicit.stores import through_boxes
 from tileweave.kernel.dispatch.layouts.assign import assign
 from tileweave.kernel.dispatch.layouts.places import cosize
@@ -103,18 +104,19 @@ def expand(kernel: Kernel, arch: str = "sm_90a") -> Kernel:
 
 
 def _explicit(kernel: Kernel, arch: str, boxes: bool) -> tuple[Kernel, dict[Op, str]]:
-    """The explicit program, and why its stores of registers are none of boxes."""
+    """The explicit program; and why its products are none of tensor memory, its stores of registers none of boxes."""
     check_arch("dispatch(kernel, arch)", arch)
     for made in walk(kernel.body):
         if isinstance(made, Alloc) and made.tensor.space in ("sbuf", "psum"):
             raise declined(made.line, f"{arch} has no {made.tensor.space}", tensor=made.tensor, legal='text("nki")')
-    names = Names(kernel)
-    staged = staged_products(kernel, arch, names)
+    draft = Draft(kernel)
+    staged = staged_products(kernel, arch, draft)
     if not boxes:
-        return staged, {}
-
-    return through_boxes(staged, arch, lambda: _holdings(staged, arch), lambda plain: _lowered(plain, arch, {}).program,
-                         names.fresh)  # fmt: skip
+        return staged, draft.refused
+    boxed, refused = through_boxes(
+        staged, arch, lambda: _holdings(staged, arch), lambda plain: _lowered(plain, arch, {}).program, draft.fresh
+    )
+    return boxed, {**draft.refused, **refused}
 
 
 def _holdings(kernel: Kernel, arch: str) -> dict[str, Holding]:

@@ -121,7 +121,7 @@ def accumulator(arch: str, products: tuple[Op, ...] = ()) -> Accumulator:
 
     def choose(op: Op, warps: int) -> tuple[Layout, tuple[int, ...]] | None:
         if op.name == "copy":
-            return tensor.loaded_layout(op)
+            return tensor.loaded_layout(op, warps)
         wide = groups.fits(op, warps, arch)
         if wide is not None:
             return wide.result()
@@ -161,8 +161,12 @@ def _product(context: Context, op: Op, factors: tuple[Region, Region], target: B
     taken = wide is not None and convert.alike(held, holding(*wide.result(), held.warps))
     lies = "the accumulator lies as another product leaves it"
     reasons = [Candidate("wgmma", taken, groups.reason(op, warps, context.arch) if taken or wide is None else lies)]
+    refused = context.refused.get(op, "written out for sums in registers; k.tensor_memory(..) holds others")
     if tensor.has(context.arch):
-        reasons.insert(0, Candidate("tcgen05", False, "the sums lie in registers; k.tensor_memory(..) holds its sums"))
+        reasons.insert(0, Candidate("tcgen05", False, refused))
+    if op.option("use") == "tcgen05":
+        why = refused if tensor.has(context.arch) else f"needs sm_100a, not {context.arch}"
+        raise BackendError("gemm(.., use='tcgen05')", why, inputs={"line": str(op.line)})
     if wide is not None and taken:
         if tiling(op, warps, context.arch) is not None:
             apart = Candidate("mma.sync", False, "wgmma reads shared memory itself, for a warpgroup at once")

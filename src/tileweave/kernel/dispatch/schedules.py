@@ -10,7 +10,7 @@ from tileweave.kernel.dispatch.context import Context
 from tileweave.kernel.ir import Candidate, Op
 
 BUILT_IN = {
-    "gemm": ("wgmma", "mma.sync", "fma"),
+    "gemm": ("tcgen05", "wgmma", "mma.sync", "fma"),
     "copy": ("tma", "st", "shuffle", "shared"),
     "copy_async": ("tma", "cp.async"),
 }

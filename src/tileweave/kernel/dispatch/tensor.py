@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import gcd
 from typing import Any
 
 from tileweave.index import Expr, ExprLike, as_expr, constant_of, simplify, symbol
 from tileweave.kernel.atoms import atom
-from tileweave.kernel.atoms.mma import wgmma_accumulator
 from tileweave.kernel.dispatch.boxes import BoxTile, barrier_of, elected, tile_of_region
 from tileweave.kernel.dispatch.context import Context, declined, place, slot
 from tileweave.kernel.dispatch.groups import linear, types
@@ -15,7 +15,7 @@ from tileweave.kernel.dispatch.layouts.orders import ChainOrder
 from tileweave.kernel.dispatch.layouts.registers import Holding, iter_at
 from tileweave.kernel.ir import Candidate, Commit, Kernel, KernelTensor, Op, Region, Scalar, walk
 from tileweave.kernel.ir.statements import Alloc
-from tileweave.kernel.ir.verify import tensor_columns
+from tileweave.kernel.ir.verify import TENSOR_LANES, tensor_columns
 from tileweave.kernel.threads import Address, Buffer, Local
 from tileweave.layout import Layout
 
@@ -89,54 +89,59 @@ def _element(context: Context, region: Region, lane: ExprLike, column: ExprLike)
     return _cell(context.buffer(region.tensor), lane, simplify(as_expr(at // per)))
 
 
-def problem(op: Op, arch: str) -> str:
-    """Why a product has no ``tcgen05.mma``; empty if it has."""
-    found = _recognised(op, arch)
-    return found if isinstance(found, str) else ""
-
-
-def _recognised(op: Op, arch: str) -> tuple[BoxTile | None, BoxTile] | str:
+def problems(op: Op, arch: str) -> Iterator[str]:
+    """Everything that stands against the ``tcgen05.mma`` of a product; nothing if it has one."""
     a, b, out = op.ins[0], op.ins[1], op.outs[0]
     if not isinstance(a, Region) or not isinstance(b, Region):
-        return "an operand is a number"
-    first, second, _ = types(op)
+        yield "an operand is a number"
+        return
+    first, second, sums = types(op)
+    kinds = [_KINDS.get(t, ("", 0))[0] for t in (first, second)]
     if "f32" in (first, second):
-        return "f32 is multiplied as tf32, which drops 13 bits of it: precision='tf32', or cast to f16 or bf16"
-    if first not in _KINDS or second not in _KINDS:
-        return f"no product into tensor memory of {first} and {second}"
-    if _KINDS[first][0] != _KINDS[second][0]:
-        return f"{first} and {second} are of different kinds"
-    if a.tensor.element.bits == 16 and first != second:
-        return f"{first} and {second}: 16-bit operands of two types"
-    row = atom(f"tcgen05.mma.cta_group::1.kind::{_KINDS[first][0]}")
-    if not row.runs_on(arch):
-        return f"needs {' or '.join(row.arch)}, not {arch}"
+        yield "f32 is multiplied as tf32, which drops 13 bits of it: precision='tf32', or cast to f16 or bf16"
+    elif "" in kinds:
+        yield f"no product into tensor memory of {first} and {second}"
+    elif kinds[0] != kinds[1]:
+        yield f"{first} and {second} are of different kinds"
+    elif a.tensor.element.bits == 16 and first != second:
+        yield f"{first} and {second}: 16-bit operands of two types"
+    elif not (row := atom(f"tcgen05.mma.cta_group::1.kind::{kinds[0]}")).runs_on(arch):
+        yield f"needs {' or '.join(row.arch)}, not {arch}"
+    if sums != "f32":
+        yield f"sums in {sums}, not f32"
     (rows, columns), bits = out.shape, a.tensor.element.bits
     step = 32 if op.option("pair") else rows // 8
     if op.option("pair") and rows != 128:
-        return f"m = {rows} of each block of a pair is not 128"
-    if columns % step or columns > 256:
-        return f"n = {columns} is no multiple of {step} up to 256"
+        yield f"m = {rows} of each block of a pair is not 128"
+    elif rows not in TENSOR_LANES:
+        yield f"m = {rows} is not {' or '.join(map(str, TENSOR_LANES))}"
+    elif columns % step or columns > 256:
+        yield f"n = {columns} is no multiple of {step} up to 256"
     if a.shape[1] % (256 // bits):
-        return f"k = {a.shape[1]} is no multiple of {256 // bits}"
-    tiles: list[BoxTile | None] = []
+        yield f"k = {a.shape[1]} is no multiple of {256 // bits}"
     for role, region in (("A", a), ("B", b)):
         if region.tensor.space == "tensor":  # of A, as verify.py has it
             if region.shape[0] != 128 or region.dims != (0, 1) or op.option("pair"):
-                return f"{role} in tensor memory is not 128 lanes of one block, or turned"
-            tiles.append(None)
+                yield f"{role} in tensor memory is not 128 lanes of one block, or turned"
             continue
         tile = tile_of_region(region)
         if region.masked:
-            return f"{role} has a mask"
+            yield f"{role} has a mask"
         if isinstance(tile, str):
-            return f"{role}: {tile}"
-        if tile.swizzle == 0:
-            return f"{role} is not swizzled"
-        if tile.major == 0 and bits != 16:
-            return f"{role} is not contiguous along k, as {bits}-bit types must be"
-        tiles.append(tile)
-    return tiles[0], tiles[1]  # type: ignore[return-value]
+            yield f"{role}: {tile}"
+        elif tile.swizzle == 0:
+            yield f"{role} is not swizzled"
+        elif tile.major == 0 and bits != 16:
+            yield f"{role} is not contiguous along k, as {bits}-bit types must be"
+
+
+def _recognised(op: Op, arch: str) -> tuple[BoxTile | None, BoxTile] | str:
+    """The tiles of A, None where it is in tensor memory, and of B; or what stands against the product."""
+    found = "; ".join(problems(op, arch))
+    if found:
+        return found
+    tiles = [tile_of_region(v) for v in op.ins[:2] if isinstance(v, Region) and v.tensor.space != "tensor"]
+    return (tiles[0] if len(tiles) == 2 else None), tiles[-1]  # type: ignore[return-value]
 
 
 def product(context: Context, op: Op) -> None:
@@ -175,7 +180,8 @@ def product(context: Context, op: Op) -> None:
         context.instruction(row.name, target, left, right, number, keep, mask=elected(context), **options)
     shape = f"m{rows}n{out.shape[1]}k{depth}"
     reason = Candidate("tcgen05", True, f"{a.shape[1] // depth} steps of {shape}")
-    context.choose(op, row.name, reason, order=ChainOrder(depth))
+    apart = Candidate("mma.sync", False, "one thread multiplies whole tiles in shared memory")
+    context.choose(op, row.name, reason, apart, order=ChainOrder(depth))
 
 
 def instruction_descriptor(a: str, b: str, rows: int, columns: int, tiles: tuple[BoxTile | None, BoxTile]) -> int:
@@ -194,18 +200,22 @@ def commit(context: Context, s: Commit) -> None:
     context.instruction(name, bar, *mask, mask=elected(context))
 
 
-def loaded_layout(op: Op) -> tuple[Layout, tuple[int, ...]]:
+def loaded_layout(op: Op, warps: int) -> tuple[Layout, tuple[int, ...]]:
     """How registers that are loaded from tensor memory lie: a lane of it in each thread, its columns in slots.
 
-    64 rows lie in the first 16 lanes of each warp, and in registers as the result of a ``wgmma`` does.
+    64 rows lie in the first 16 lanes of each warp, and in registers as the result of a ``wgmma`` does. Several
+    warpgroups have a part of the columns each.
     """
-    lanes, columns = op.outs[0].shape
-    if lanes == 64:
-        return wgmma_accumulator("f32", columns).layout, (lanes, columns)
-    return Layout((iter_at(lanes // 32, "warp", 1), iter_at(32, "lane", 1), iter_at(columns, "reg", 1))), (
-        lanes,
-        columns,
-    )
+    rows, columns = op.outs[0].shape
+    groups = max(1, warps // 4)
+    each = columns // groups
+    if rows == 64:
+        lanes = [(4, "warp", 1), (2, "reg", 2), (8, "lane", 4)]
+        slots = [(each // 8, "reg", 4), (4, "lane", 1), (2, "reg", 1)]
+    else:
+        lanes, slots = [(rows // 32, "warp", 1), (32, "lane", 1)], [(each, "reg", 1)]
+    parts = [(groups, "warp", 4)] if groups > 1 else []
+    return Layout(tuple(iter_at(*one) for one in (*lanes, *parts, *slots))), (rows, groups * each)
 
 
 def move(context: Context, op: Op, buffer: Buffer, held: Holding) -> None:
@@ -215,29 +225,33 @@ def move(context: Context, op: Op, buffer: Buffer, held: Holding) -> None:
     if not isinstance(there, Region):
         raise TypeError(type(there).__name__)
     lanes, columns = there.shape
-    how = "ld" if load else "st"
-    if context.threads.warps != 4 or context.threads.first % 4 or there.masked:
-        raise declined(op.line, f"{lanes} lanes of tensor memory and {context.threads.warps} warps",
-                       legal="all lanes by a warpgroup")  # fmt: skip
-    if held.layout != loaded_layout(op)[0] or buffer.dtype != there.tensor.dtype:
+    how, warps = "ld" if load else "st", context.threads.warps
+    groups = warps // 4
+    if not groups or warps % 4 or context.threads.first % 4 or columns % groups or there.masked:
+        raise declined(op.line, f"{lanes} lanes of tensor memory and {warps} warps",
+                       legal="all lanes by warpgroups that share the columns evenly")  # fmt: skip
+    layout, _ = loaded_layout(op, warps)
+    if held.layout != layout or buffer.dtype != there.tensor.dtype:
         raise declined(op.line, f"registers of {buffer.dtype} that lie as {held.layout}",
-                       legal=f"{there.tensor.dtype}, {loaded_layout(op)[0]}")  # fmt: skip
-    per = 32 // there.tensor.element.bits
-    if columns % per:
-        raise declined(op.line, f"{columns} columns of {buffer.dtype}", legal=f"a multiple of {per}")
-    if lanes == 64 and (per != 1 or columns % 8):
-        raise declined(op.line, f"64 rows of {columns} columns of {buffer.dtype}", legal="f32, a multiple of 8")
-    width = gcd(columns // per, _WIDEST)  # columns of an instruction
+                       legal=f"{there.tensor.dtype}, {layout}")  # fmt: skip
+    per, each = 32 // there.tensor.element.bits, columns // groups
+    if each % per:
+        raise declined(op.line, f"{each} columns of {buffer.dtype}", legal=f"a multiple of {per}")
+    if lanes == 64 and (per != 1 or each % 8):
+        raise declined(op.line, f"64 rows of {each} columns of {buffer.dtype}", legal="f32, a multiple of 8")
+    width = gcd(each // per, _WIDEST)  # columns of an instruction
     shape = f"32x32b.x{width}" if lanes == 128 else f"16x256b.x{width // 8}"
     name = f"tcgen05.{how}.sync.aligned.{shape}.b32"
+    warp = context.threads.warp
+    lane, first = (warp, 0) if groups == 1 else (warp % 4, warp // 4 * each)
 
     def one(v: ExprLike) -> None:
-        where = _element(context, there, context.threads.warp * 32, v * (width * per))
+        where = _element(context, there, lane * 32, first + v * (width * per))
         held_by_each = width * per * lanes // 128
         slots = slot(buffer, v * held_by_each, held_by_each)
         context.instruction(name, *((slots, where) if load else (where, slots)))
 
-    context.loop(columns // per // width, one)
+    context.loop(each // per // width, one)
     context.instruction(f"tcgen05.wait_{how}")
-    said = f"{columns // per // width} x {lanes // 4} lanes x {width} cells a warp"
+    said = f"{each // per // width} x {lanes // 4} lanes x {width} cells a warp"
     context.choose(op, name, Candidate(f"tcgen05.{how}", True, said))

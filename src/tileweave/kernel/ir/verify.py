@@ -33,6 +33,7 @@ from tileweave.kernel.ir.statements import (
 )
 from tileweave.kernel.ir.text import head
 from tileweave.kernel.ir.values import SPACES, KernelTensor, Line, Region, Scalar, Scope, cta_scope
+from tileweave.layout import Coord, Iter, Layout
 
 SHARED_BYTES = 232_448
 """Shared memory that a block may have, at most (sm_90, sm_100); dispatch knows the target's own limit."""
@@ -131,6 +132,13 @@ def _resources(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
     registers = sum(s.scope.threads * (s.registers or 0) for s in asked)
     if registers > REGISTERS:
         yield asked[-1], f"{registers} registers of a block's {REGISTERS}"
+
+
+def tensor_layout(rows: int, columns: int) -> Layout:
+    """How a tile lies in tensor memory: a row in a lane; 64 rows in the first 16 lanes of each warp."""
+    lanes = [(rows // 16, 32), (16, 1)] if rows == 64 else [(rows, 1)]
+    iters = (*(Iter(n, Coord.of({"TLane": s})) for n, s in lanes), Iter(columns, Coord.of({"TCol": 1})))
+    return Layout(iters)
 
 
 def tensor_columns(tensor: KernelTensor) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tileweave.kernel.dispatch.boxes import box_problem, map_problem
 from tileweave.kernel.dispatch.copies import store_problem
-from tileweave.kernel.dispatch.explicit.automatic import staged
+from tileweave.kernel.dispatch.explicit.tiles import staged
 from tileweave.kernel.dispatch.layouts.registers import Holding, Part, part_of
 from tileweave.kernel.dispatch.report.resources import resident, shared_limit, shared_of
 from tileweave.kernel.ir import (
