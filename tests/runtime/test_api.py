@@ -3,13 +3,15 @@
 import gc
 import threading
 import weakref
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tileweave as tw
 from tileweave import graph as g
-from tileweave import lower
+from tileweave import lower, planner
 from tileweave.errors import GraphError, PlanError, StorageError, TileweaveError
 from tileweave.planner import machines
 from tileweave.runtime.session import Session, session
@@ -257,3 +259,21 @@ def test_arguments_of_another_kind_are_refused(call, said):
 def test_the_shape_of_a_hole_may_be_one_number():
     assert tw.source(shape=3, dtype="f4").shape == (3,)
     assert tw.source(shape=np.array([2, 3]), dtype=np.int64).shape == (2, 3)
+
+
+@pytest.mark.parametrize("options", [{}, {"machines": 2}, {"objective": "words"}])
+def test_a_plan_of_a_sequence_gives_what_a_run_of_it_gives(tmp_path: Path, options: dict[str, Any]) -> None:
+    x = tw.source(np.arange(6.0).reshape(2, 3)) * 2
+    for target in (x, [x], (x,), [x, x + 1]):
+        made = tw.plan(target, **options)
+        made.save(str(tmp_path / "plan.json"))
+        found = [
+            tw.run(target),
+            tw.run(made),
+            tw.run(made),
+            tw.run(planner.load(str(tmp_path / "plan.json"), made.graph)),
+        ]
+        assert {type(one) for one in found} == {np.ndarray if target is x else list}
+        for one in found:
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(found[0]))
+    assert tw.plan([x]) == tw.plan(x)

@@ -120,6 +120,7 @@ class Plan:
         homes: where sources lie that are not on storage.
         gap: by how much the additive costs of the cuts are above the least of all that were offered, at most: a
             fraction of them; None where nothing is known.
+        listed: whether it is the plan of a sequence: a run gives a list, also of one result.
     """
 
     graph: Graph
@@ -130,6 +131,7 @@ class Plan:
     alternatives: tuple[tuple[str, float, int, int], ...] = ()
     homes: tuple[tuple[Source, Placement], ...] = ()
     gap: float | None = None
+    listed: bool = field(default=False, compare=False)
 
     @property
     def residents(self) -> dict[Source, Placement]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -244,24 +244,24 @@ def plan(
     """
     if isinstance(machines, (Tensor, Sink, list, tuple)):
         raise GraphError("plan(target, machines)", f"{machines!r} are no machines", legal="plan([a, b]) for several")
-    chosen = make_machines(machines) if machines is not None else None
+    given = make_machines(machines) if machines is not None else None
     settings = current_session()
-    used = (settings.machines(chosen) if settings.machines else chosen) or make_machines(1)
+    used = (settings.machines(given) if settings.machines else given) or make_machines(1)
     fuse = fuse and not settings.as_written
-    graph = _graph(target)
+    graph, listed = _graph(target), isinstance(target, Sequence)
     if settings.kept is not None:
-        return _kept(graph, settings.kept)
+        return replace(_kept(graph, settings.kept), listed=listed)
     said = settings.choosing(graph) if settings.choosing is not None else {}
-    for name, given in (("place", place), ("pin", pin), ("forbid", forbid)):
-        if given is not None and not isinstance(given, Mapping):
-            raise PlanError(f"plan({name})", f"{given!r} is no mapping", legal="{tensor: ..}")
+    for name, option in (("place", place), ("pin", pin), ("forbid", forbid)):
+        if option is not None and not isinstance(option, Mapping):
+            raise PlanError(f"plan({name})", f"{option!r} is no mapping", legal="{tensor: ..}")
     if place or pin or forbid or trials != 0 or runs is not None or workers != 1 or objective != "seconds" or said:
         homes = {_source_of(tensor): where for tensor, where in (place or {}).items()}
         how: dict[str, Any] = {"place": homes, "pin": pin, "forbid": forbid, "objective": objective}
         how |= {"trials": trials, "seed": seed, "workers": workers, "runs": runs, "progress": progress, **said}
-        if fuse and not (how["pin"] or how["forbid"]):
-            return _planned(graph, used, how)
-        return make_plan(graph, used, decider(used), io.atom, **how)
+        freely = fuse and not (how["pin"] or how["forbid"])
+        chosen = _planned(graph, used, how) if freely else make_plan(graph, used, decider(used), io.atom, **how)
+        return replace(chosen, listed=listed)
     known = _PLANS.setdefault(graph, {})
     key = used, fuse, tuple(map(id, backends()))
     if key not in known:
@@ -269,7 +269,7 @@ def plan(
         other = made.graph if made.graph is not graph else None
         known[key] = other, (made.steps, made.seconds, made.peak_bytes, made.alternatives, made.homes, made.gap)
     other, figures = known[key]
-    return Plan(other or graph, used, *figures)
+    return Plan(other or graph, used, *figures, listed=listed)
 
 
 def _source_of(tensor: Any) -> Source:
@@ -355,8 +355,8 @@ def run(
             temporary names with a journal, and a run of the same plan on the same sources goes on with it.
 
     Returns:
-        One result where one sink is observed, else a list in order. A sequence as the target gives a list, also of one;
-        a plan of it does not: it is the plan of the one target.
+        One result where one sink is observed, else a list in order. A sequence as the target gives a list, also of one,
+        and so does a plan of a sequence.
 
     Raises:
         RunError: a task failed; no sink was written.
@@ -377,7 +377,7 @@ def run(
         except WorkFailed as failed:
             raise work_failed(failed, made, prepare(made)) from failed.__cause__
         if found is not None:
-            return found[0] if len(found) == 1 and (made is target or not isinstance(target, Sequence)) else found
+            return found[0] if len(found) == 1 and not made.listed else found
     if settings.planned is not None:
         settings.planned(made)
         if any(isinstance(item.target, MemoryTarget) for item in made.graph.sinks):
@@ -407,8 +407,7 @@ def run(
             resume=_resumes(made.graph, resume, settings.resume),
             keys=keys,
         )
-    several = isinstance(target, Sequence)
-    return results if several or len(results) != 1 else results[0]
+    return results if made.listed or len(results) != 1 else results[0]
 
 
 def _resumes(graph: Graph, asked: bool, wished: bool) -> bool:

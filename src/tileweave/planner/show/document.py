@@ -53,6 +53,7 @@ def to_document(plan: Plan) -> dict[str, Any]:
         "alternatives": [list(row) for row in plan.alternatives],
         "gap": plan.gap,
         "homes": [[numbers[source], _placement(home)] for source, home in plan.homes],
+        **({"listed": True} if plan.listed else {}),
     }
 
 
@@ -89,7 +90,8 @@ def from_document(document: dict[str, Any], graph: Graph | None = None) -> Plan:
         rows = tuple((str(a), float(b), int(c), int(d)) for a, b, c, d in document["alternatives"])
         machines, peaks = _read_machines(document["machines"]), tuple(document["peak_bytes"])
         seconds, gap = float(document["seconds"]), document.get("gap")
-        return Plan(used, machines, tuple(steps), seconds, peaks, rows, tuple(homes), gap)
+        listed = document.get("listed", False) is True
+        return Plan(used, machines, tuple(steps), seconds, peaks, rows, tuple(homes), gap, listed)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise PlanError("load(plan)", f"the document is broken: {type(error).__name__}: {error}") from error
 
