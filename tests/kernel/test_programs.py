@@ -204,19 +204,6 @@ def test_strided_arguments_are_read_through_their_layout():
     np.testing.assert_allclose(C, A.astype(np.float64) @ B.T.astype(np.float64), rtol=2e-3, atol=1e-2)
 
 
-@pytest.mark.parametrize("kernel", [matmul.matmul, matmul.matmul_roles])
-@pytest.mark.parametrize("arch", ["", "sm_90a"])
-def test_arrays_that_are_too_small_are_named(kernel, arch):
-    """A result with fewer rows or columns than the product, and factors of unequal depths, are warnings with a line."""
-    A, B = matrices(70, 50, 40)
-    assert kernel.check(A, B, np.zeros((70, 50), np.float16), arch=arch).warnings == ()
-    for C, said in (((60, 50), "takes 60 of 70 that exist of acc"), ((70, 20), "takes 20 of 50 that exist of acc")):
-        (warning,) = kernel.check(A, B, np.zeros(C, np.float16), arch=arch).warnings
-        assert said in warning and "/matmul.py:" in warning
-    (warning,) = kernel.check(A, B[:, :30].copy(), np.zeros((70, 50), np.float16), arch=arch).warnings
-    assert "a product of 40 terms of" in warning and "with 30 of" in warning
-
-
 def test_check_leaves_the_arguments_alone():
     x, y = np.ones((2, 5), np.float32), np.zeros((2, 5), np.float32)
     report = softmax.softmax.check(x, y)

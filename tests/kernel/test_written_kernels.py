@@ -107,7 +107,7 @@ FAULTS = [
     ("split_k", "tile(bm, bn)[m, n]", "tile(bm, bn)[m, n + 1]", "nothing is written"),
     ("add_parts", "range(P.shape[0])", "range(P.shape[0] + 1)", "bounds"),
     ("add_parts", "grid(C.shape[0],", "grid(C.shape[0] + 1,", "nothing is written"),
-    ("cumsum", "y.tile(1, b)[row, j]", "y.tile(1, b)[row, j + 1]", "nothing is written"),
+    ("cumsum", "y.tile(1, b)[row, j]", "y.tile(1, b)[row, j + 1]", "extent"),
     ("argmax", "grid(x.blocks(0, 1))", "grid(x.blocks(0, 1) - 1)", "are never written"),
     ("argmax", "store(at[row], first)", "store(at[0], first)", "race"),
     ("layernorm_backward", "dw_parts.tile(1, n)[b, 0]", "dw_parts.tile(1, n)[0, 0]", "race"),

@@ -26,6 +26,7 @@ from tileweave.kernel.ir import (
     Statement,
     cta_scope,
     replace_tensors,
+    require_extents,
     to_text,
     verify,
     whole,
@@ -97,6 +98,7 @@ class KernelFunction:
             raise
         kernel = self._finished(recorder)
         verify(kernel)
+        require_extents(kernel)
         self._last = kernel
         return kernel
 

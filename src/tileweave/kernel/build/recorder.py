@@ -97,6 +97,8 @@ class Recorder:
         self.names: set[str] = {one.name for one in params} | set(self.mesh_symbols) | RESERVED
         self.automatic: dict[str, KernelTensor] = {}
         self.renamed: dict[KernelTensor, KernelTensor] = {}
+        self.loaded: dict[str, tuple[int | None, ...]] = {}
+        """Register tensor -> the extents that it was asked for with, before it was padded to its threads."""
         self.warps = 0
         self.ended: set[Expr] = set()
         self._bound_in: dict[Expr, Body] = {}

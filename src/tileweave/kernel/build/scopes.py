@@ -192,9 +192,11 @@ class ScopeHandle:
         recorder.emit(Op(name, tuple(outs), tuple(ins), kept, barrier, line=recorder.line()))
 
     def _new(self, shape: tuple[int, ...], dtype: str, stem: str, mask: tuple[Number, ...] | None = None,
-             layout: Layout | str | None = None) -> Region:  # fmt: skip
+             layout: Layout | str | None = None, of: Sequence[Region] = ()) -> Region:  # fmt: skip
         made = parse(layout) if isinstance(layout, str) else layout
         region = self._recorder.alloc(shape, dtype, "register", made, stem=stem)
+        if of and (wanted := shapes.common(of, self._recorder.loaded)) is not None:
+            self._recorder.loaded[region.tensor.name] = wanted
         return region if mask is None else replace(region, mask=mask)
 
     def _view(self, value: Any, where: str) -> View:
@@ -227,8 +229,8 @@ class ScopeHandle:
         if any(type(e) is not int or e < 1 for e in extents):
             self._recorder.refuse(self._where("empty"), f"the shape {shape!r} is not positive integers")
         name = dtype_of(dtype, self._where("empty")).name
-        mask = like.region.valid if like is not None else None
-        return View(self._recorder, self._new(extents, name, "t", mask, layout))
+        mask, of = (None, ()) if like is None else (like.region.valid, (like.region,))
+        return View(self._recorder, self._new(extents, name, "t", mask, layout, of))
 
     def iota(self, shape: Sequence[int], axis: int = 0, start: Any = 0, dtype: Any = "s32") -> View:
         """Registers that hold their own coordinate along an axis, plus `start`."""
@@ -244,7 +246,8 @@ class ScopeHandle:
         shape, mask = view.shape, view.region.valid
         if layout is None and shape:
             shape = (*shape[:-1], shapes.even(shape[-1], prod(shape[:-1]), self.threads))
-        made = self._new(shape, view.dtype if dtype is None else dtype_of(dtype).name, "t", mask, layout)
+        kind = view.dtype if dtype is None else dtype_of(dtype).name
+        made = self._new(shape, kind, "t", mask, layout, (view.region,))
         self._emit("copy", (made,), (shapes.widened(view.region, shape),), use=use)
         return View(self._recorder, made)
 
@@ -295,22 +298,19 @@ class ScopeHandle:
         region = self._view(source, where).region
         copies = len(out.tensor.shape) - len(region.shape)  # a slowest dimension of the target, or none
         same = region.shape == out.tensor.shape[copies:] and out.dims[:1] != (0,) * copies
-        if (
-            self._recorder.mesh
-            and region == whole(region.tensor)
-            and copies in (0, 1)
-            and same
-            and out.shape != out.tensor.shape
-        ):
+        apart = same and out.shape != out.tensor.shape
+        if self._recorder.mesh and region == whole(region.tensor) and copies in (0, 1) and apart:
             dims = tuple(d - copies for d in out.dims)
             begin, extent, mask = out.begin[copies:], out.extent[copies:], out.mask[copies:]
             region = Region(region.tensor, begin, extent, mask, dims, out.skip[copies:])
             options["collective"] = self._recorder.collective(out.tensor, region.tensor)
-        if len(region.shape) == len(out.shape):
+        loaded = self._recorder.loaded
+        fits = shapes.fits(out, region, loaded)
+        if fits and len(region.shape) == len(out.shape):
             out, region = shapes.as_wide(out, region), shapes.as_wide(region, out)
-        if out.shape != region.shape:
+        if not fits or out.shape != region.shape:
             self._recorder.refuse(
-                where, f"{source} of shape {source.shape} does not fit {target} of shape {target.shape}",
+                where, f"{source} of shape {shapes.shown(region, loaded)} does not fit {target}, of {target.shape}",
                 legal="equal shapes", rule="operator",
             )  # fmt: skip
         self._emit(name, (out,), (region,), **options)
@@ -328,13 +328,14 @@ class ScopeHandle:
         if row.inputs == "float" and DTYPES[kind].kind != "float":
             kind = "f32"
         ins = [operand(value, kind, self._recorder, where) for value in operands]
-        shape, mask = self._broadcast([one for one in ins if isinstance(one, Region)], where)
+        regions = [one for one in ins if isinstance(one, Region)]
+        shape, mask = self._broadcast(regions, where)
         if into is not None:
             if shape != into.shape:
                 self._recorder.refuse(where, f"the result has shape {shape}, {into} {into.shape}", rule="operator")
             self._emit("map", (into.region,), ins, fn=fn)
             return into
-        made = self._new(shape, "pred" if row.result == "pred" else kind, fn, mask)
+        made = self._new(shape, "pred" if row.result == "pred" else kind, fn, mask, of=regions)
         self._emit("map", (made,), ins, fn=fn)
         return View(self._recorder, made)
 
@@ -344,11 +345,13 @@ class ScopeHandle:
         rank = max(len(one.shape) for one in ins)
         shape: list[int] = [1] * rank
         mask: list[Number] = [1] * rank
+        loaded = self._recorder.loaded
+        fit = all(len(one.shape) == rank for one in ins) and shapes.common(ins, loaded) is not None
         for one in ins:
-            if len(one.shape) != rank or any(1 not in (e, s) and e != s for e, s in zip(one.shape, shape, strict=True)):
-                shapes = ", ".join(f"{self._recorder.shown(r)} {r.shape}" for r in ins)
+            if not fit or any(1 not in (e, s) and e != s for e, s in zip(one.shape, shape, strict=True)):
+                given = ", ".join(f"{self._recorder.shown(r)} {shapes.shown(r, loaded)}" for r in ins)
                 self._recorder.refuse(
-                    where, f"the shapes do not fit: {shapes}", rule="operator",
+                    where, f"the shapes do not fit: {given}", rule="operator",
                     legal="equal extents, or 1; `zeros(like=r)` is as wide as what a load made r",
                 )  # fmt: skip
             for d, (extent, valid) in enumerate(zip(one.shape, one.valid, strict=True)):
@@ -365,7 +368,8 @@ class ScopeHandle:
     def cast(self, value: View, dtype: Any) -> View:
         """The values in another type: to the nearest, ties to even; to integers towards zero."""
         view = self._view(value, self._where("cast"))
-        made = self._new(view.shape, dtype_of(dtype, self._where("cast")).name, "cast", view.region.valid)
+        kind = dtype_of(dtype, self._where("cast")).name
+        made = self._new(view.shape, kind, "cast", view.region.valid, of=(view.region,))
         self._emit("cast", (made,), (view.region,))
         return View(self._recorder, made)
 
@@ -378,7 +382,8 @@ class ScopeHandle:
             self._recorder.refuse(where, f"no monoid {fn!r}", legal=" | ".join(MONOIDS))
         shape = tuple(1 if d in axes else view.shape[d] for d in range(rank))
         mask = tuple(1 if d in axes else view.region.valid[d] for d in range(rank))
-        made = self._new(shape, shapes.sum_type(view.dtype) if fn in ("add", "mul") else view.dtype, fn, mask)
+        kind = shapes.sum_type(view.dtype) if fn in ("add", "mul") else view.dtype
+        made = self._new(shape, kind, fn, mask, of=(view.region,))
         self._emit("reduce", (made,), (view.region,), axes=axes, fn=fn)
         return View(self._recorder, made)
 
@@ -392,9 +397,8 @@ class ScopeHandle:
         """Combine up to and with each coordinate of an axis."""
         view = self._view(value, self._where("scan"))
         (at,) = self._axes(axis, len(view.shape), self._where("scan"))
-        made = self._new(
-            view.shape, shapes.sum_type(view.dtype) if fn == "add" else view.dtype, "scan", view.region.valid
-        )
+        kind = shapes.sum_type(view.dtype) if fn == "add" else view.dtype
+        made = self._new(view.shape, kind, "scan", view.region.valid, of=(view.region,))
         self._emit("scan", (made,), (view.region,), axis=at, fn=fn)
         return View(self._recorder, made)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import gcd
 from typing import Any
@@ -31,6 +32,51 @@ def as_wide(region: Region, padded: Region) -> Region:
         if extent > shape[d] and most is not None and most <= shape[d]:
             shape[d] = extent
     return widened(region, tuple(shape))
+
+
+Asked = tuple[int | None, ...]
+"""The extents with which a value was asked for, before registers were padded to their threads; None: any."""
+
+
+def asked(region: Region, loaded: Mapping[str, Asked]) -> Asked:
+    """The extents with which a region was asked for.
+
+    Args:
+        region: any.
+        loaded: register tensor -> the extents of what was loaded into it, or of what it was computed from.
+    """
+    if region.tensor.space != "register":
+        return region.shape
+    shape = loaded.get(region.tensor.name)
+    if shape is None or region.extent != region.tensor.shape:
+        return (None,) * len(region.shape)
+    return tuple(shape[d] for d in region.dims)
+
+
+def shown(region: Region, loaded: Mapping[str, Asked]) -> tuple[int, ...]:
+    """A region's shape as messages give it."""
+    wanted = asked(region, loaded)
+    return tuple(e if w is None or e == 1 else w for w, e in zip(wanted, region.shape, strict=True))
+
+
+def common(regions: Sequence[Region], loaded: Mapping[str, Asked]) -> Asked | None:
+    """The extents with which elementwise operands were asked for; None: two of them with different ones."""
+    made: list[int | None] = [None] * max(len(one.shape) for one in regions)
+    for one in regions:
+        for d, (extent, wanted) in enumerate(zip(one.shape, asked(one, loaded), strict=True)):
+            if wanted is not None and extent != 1:
+                if made[d] not in (None, wanted):
+                    return None
+                made[d] = wanted
+    return tuple(made)
+
+
+def fits(out: Region, source: Region, loaded: Mapping[str, Asked]) -> bool:
+    """Whether a value has the extents of where it is copied, those asked for or those that it was padded to."""
+    wanted = asked(source, loaded)
+    return len(wanted) != len(out.shape) or all(
+        w is None or e == 1 or o in (w, e) for w, o, e in zip(wanted, out.shape, source.shape, strict=True)
+    )
 
 
 def even(extent: int, others: int, threads: int) -> int:

@@ -2,6 +2,7 @@
 
 from tileweave.kernel.ir.document import from_json, to_json
 from tileweave.kernel.ir.dtypes import DTYPES, Dtype, dtype_of, promote
+from tileweave.kernel.ir.extents import require_extents
 from tileweave.kernel.ir.operators import ELEMENTWISE, MONOIDS, OPERATORS, Elementwise, TileOperator
 from tileweave.kernel.ir.rewrite import free_symbols, map_values, replace_tensors
 from tileweave.kernel.ir.statements import (
@@ -99,6 +100,7 @@ __all__ = [
     "map_values",
     "promote",
     "replace_tensors",
+    "require_extents",
     "to_json",
     "to_text",
     "verify",
