@@ -160,3 +160,8 @@ def test_sources_without_an_array_are_bound():
 def test_array_data_is_compared_by_identity():
     a = np.ones(3)
     assert ArrayData(a) == ArrayData(a) and ArrayData(a) != ArrayData(a.copy())
+
+
+def test_a_tensor_of_an_array_names_the_function_that_makes_one():
+    with pytest.raises(GraphError, match="a ndarray is no producer"):
+        tw.Tensor(np.zeros(3))

@@ -154,6 +154,13 @@ class Tensor(TensorSugar, Node):
     producer: Operation | Selector | Source
     output: str = "out"
 
+    def __post_init__(self) -> None:
+        if type(self.producer).__hash__ is None:  # no node, nor anything that `verify` could name
+            raise GraphError(
+                "Tensor(producer, output)", f"a {type(self.producer).__name__} is no producer",
+                legal="tw.source(array); an operation, a selector or a source",
+            )  # fmt: skip
+
     @property
     def type(self) -> TensorType:
         """Shape and element type."""

@@ -30,6 +30,7 @@ from tileweave.kernel.ir import (
     Scalar,
     Scope,
     Signal,
+    Statement,
     Sync,
     Wait,
     WaitGroup,
@@ -181,15 +182,19 @@ class ScopeHandle:
 
     def _emit(self, name: str, outs: Sequence[Region], ins: Sequence[Region | Scalar] = (), *,
               barrier: Region | None = None, **options: Any) -> None:  # fmt: skip
-        recorder = self._recorder
-        if recorder.scope is not self:
-            inner = "outside every scope" if recorder.scope is None else f"inside {recorder.scope._scope}"
-            recorder.refuse(
-                self._where(name), f"this is {inner}, not inside {self._scope}", legal="the innermost scope's handle",
-                rule="scope",
-            )  # fmt: skip
         kept = tuple(sorted((key, value) for key, value in options.items() if value is not None))
-        recorder.emit(Op(name, tuple(outs), tuple(ins), kept, barrier, line=recorder.line()))
+        self._say(name, Op(name, tuple(outs), tuple(ins), kept, barrier, line=self._recorder.line()))
+
+    def _say(self, name: str, statement: Statement) -> None:
+        """The next statement, which all threads of this scope execute: they must all be here."""
+        recorder, inner = self._recorder, self._recorder.scope
+        if inner is not self:
+            place = "outside every scope" if inner is None else f"inside {inner._scope}"
+            recorder.refuse(
+                self._where(name), f"this is {place}, not inside {self._scope}", legal="the innermost scope's handle",
+                rule="scope", inputs=shapes.missing(self._scope, None if inner is None else inner._scope),
+            )  # fmt: skip
+        recorder.emit(statement)
 
     def _new(self, shape: tuple[int, ...], dtype: str, stem: str, mask: tuple[Number, ...] | None = None,
              layout: Layout | str | None = None, of: Sequence[Region] = ()) -> Region:  # fmt: skip
@@ -375,7 +380,7 @@ class ScopeHandle:
 
     def reduce(self, fn: str, value: View, axis: int | Sequence[int] | None = None) -> View:
         """Combine along axes, by default all; they stay with extent 1, every thread of the scope gets the result."""
-        where = self._where(fn)
+        where = self._where("sum" if fn == "add" else fn)
         view = self._view(value, where)
         axes, rank = self._axes(axis, len(view.shape), where), len(view.shape)
         if fn not in MONOIDS:
@@ -470,13 +475,13 @@ class ScopeHandle:
             barrier: the hardware barrier; chosen by dispatch where it is not given.
             cluster: the threads of all blocks of the cluster, each of which comes here in its own scope.
         """
-        self._recorder.emit(Sync(barrier, cluster, line=self._recorder.line()))
+        self._say("sync", Sync(barrier, cluster, line=self._recorder.line()))
 
     def fence(self, kind: str) -> None:
         """Order accesses: ``proxy.async``, ``cta``, ``gpu``, ``sys``, ``mbarrier_init``, ``wgmma``."""
         if kind not in get_args(FenceKind):
             self._recorder.refuse(self._where("fence"), f"no fence {kind!r}", legal=" | ".join(get_args(FenceKind)))
-        self._recorder.emit(Fence(kind, line=self._recorder.line()))  # type: ignore[arg-type]
+        self._say("fence", Fence(kind, line=self._recorder.line()))  # type: ignore[arg-type]
 
     def commit(self, kind: Any = "cp.async", barrier: View | None = None, *, blocks: Sequence[int] = ()) -> None:
         """Close the group of the asynchronous operations issued so far.
@@ -488,18 +493,18 @@ class ScopeHandle:
         """
         region = None if barrier is None else barrier.region
         mask = sum(1 << r for r in set(blocks)) or None
-        self._recorder.emit(Commit(kind, region, mask, line=self._recorder.line()))
+        self._say("commit", Commit(kind, region, mask, line=self._recorder.line()))
 
     def wait_group(self, pending: int = 0, kind: Any = "cp.async") -> None:
         """Wait until at most `pending` groups are unfinished."""
         if not isinstance(pending, int) or pending < 0:
             self._recorder.refuse("scope.wait_group(pending)", f"{pending} groups", legal="an integer >= 0")
-        self._recorder.emit(WaitGroup(kind, pending, line=self._recorder.line()))
+        self._say("wait_group", WaitGroup(kind, pending, line=self._recorder.line()))
 
     def arrive(self, barrier: View, *, lanes: Any = "each", bytes: Number | None = None,
                rank: Number | None = None) -> None:  # fmt: skip
         """Arrive on an mbarrier, or on that of another block of the cluster, by its rank."""
-        self._recorder.emit(Arrive(barrier.region, lanes, bytes, rank, line=self._recorder.line()))
+        self._say("arrive", Arrive(barrier.region, lanes, bytes, rank, line=self._recorder.line()))
 
     def wait(
         self, what: View, *index: Any, parity: Number | None = None, at_least: Number = 1, device: Number | None = None
@@ -515,24 +520,24 @@ class ScopeHandle:
         """
         line = self._recorder.line()
         if what.dtype == "mbarrier":
-            self._recorder.emit(Wait(what.region, 0 if parity is None else parity, line=line))
+            self._say("wait", Wait(what.region, 0 if parity is None else parity, line=line))
             return
         if not index and what.dtype == "u32" and not what.shape:
-            self._recorder.emit(Await(what.region, at_least, line=line))
+            self._say("wait", Await(what.region, at_least, line=line))
             return
         flags = self._recorder.flags(what, index)
         whose: Any = (0,) if flags.space != "symmetric" else range(flags.shape[0]) if device is None else (device,)
         for number in whose:
-            self._recorder.emit(Await(shapes.flag(flags, number, index), at_least, line=line))
+            self._say("wait", Await(shapes.flag(flags, number, index), at_least, line=line))
 
     def signal(self, what: View, *index: Any) -> None:
         """Tell whoever waits for a flag, or for ``(tensor, i, j)``, that what this scope wrote is there."""
         if not index and what.dtype == "u32" and not what.shape:
-            self._recorder.emit(Signal(what.region, line=self._recorder.line()))
+            self._say("signal", Signal(what.region, line=self._recorder.line()))
             return
         flags = self._recorder.flags(what, index)
         own: Number = next(iter(self._recorder.mesh_symbols.values()), 0)
-        self._recorder.emit(Signal(shapes.flag(flags, own, index), line=self._recorder.line()))
+        self._say("signal", Signal(shapes.flag(flags, own, index), line=self._recorder.line()))
 
     def atomic_add(self, cell: View, value: Any = 1, *, name: str = "ticket") -> Expr:
         """Add to one element of memory at once, and give the value before as an index."""
@@ -548,7 +553,7 @@ class ScopeHandle:
         if region.size != 1 or DTYPES[element.dtype].kind not in ("signed", "unsigned"):
             self._recorder.refuse(self._where("read"), f"{element} is not one integer", legal="tensor[i, j]")
         number = self._recorder.counter(name, below)
-        self._recorder.emit(Let(number, region, line=self._recorder.line()))
+        self._say("read", Let(number, region, line=self._recorder.line()))
         return number
 
     # Control.

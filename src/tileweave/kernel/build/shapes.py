@@ -8,7 +8,22 @@ from math import gcd
 from typing import Any
 
 from tileweave.index import bounds
-from tileweave.kernel.ir import DTYPES, Number, Region
+from tileweave.kernel.ir import DTYPES, Number, Region, Scope
+from tileweave.kernel.ir.values import WARP_LANES
+
+
+def missing(scope: Scope, here: Scope | None) -> dict[str, object]:
+    """A row of an error: which threads of a scope do not execute what all of them must."""
+    if here is None or any(not isinstance(v, int) for one in (scope, here) for _, v in one.layout.offset.terms):
+        return {}
+    apart = sorted(scope.members() - here.members())
+    if not apart:
+        return {}
+    whole = len(apart) % WARP_LANES == 0
+    first, last, kind = (
+        (apart[0] // WARP_LANES, apart[-1] // WARP_LANES, "warp") if whole else (apart[0], apart[-1], "thread")
+    )
+    return {"missing": f"{kind} {first}" if first == last else f"{kind}s {first}..{last}"}
 
 
 def sum_type(dtype: str) -> str:

@@ -80,7 +80,11 @@ def _reasons(name: str, memory: Region, width: int, free: int, run: int) -> tupl
     bits = memory.tensor.element.bits
     limit = "the registers hold runs of" if run < free else "memory allows"
     return (
-        Candidate(f"{name}.{memory.tensor.space} {width * bits // 8} B", True, f"{limit} {min(run, free)} elements"),
+        Candidate(
+            f"{name}.{memory.tensor.space} {width * bits // 8} B",
+            True,
+            f"{limit} {min(run, free)} element{'s' * (min(run, free) > 1)}",
+        ),
     )
 
 

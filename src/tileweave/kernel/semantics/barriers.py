@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tileweave.kernel.ir import Line
-from tileweave.kernel.semantics.clocks import Clock, merge
+from tileweave.kernel.semantics.clocks import Clock, Event, merge
 
 
 @dataclass(slots=True, eq=False)
@@ -18,6 +18,8 @@ class BarrierState:
         line: where it was started.
         started: (agent, step) of its start.
         fenced_start: whether a fence has made the start visible beyond the threads.
+        copies, landed: those that bring bytes to this phase, and those of the last one that nobody has waited for yet.
+        arrivers: who arrived, and where last.
     """
 
     name: str
@@ -32,6 +34,9 @@ class BarrierState:
     known: Clock = field(default_factory=dict)
     fenced: Clock = field(default_factory=dict)
     gathering: list[tuple[Clock, Clock]] = field(default_factory=list)
+    copies: list[Event] = field(default_factory=list)
+    landed: list[Event] = field(default_factory=list)
+    arrivers: dict[str, Line] = field(default_factory=dict)
 
     def passes(self, parity: int) -> bool:
         """Whether the phase of this parity has completed."""
@@ -49,8 +54,9 @@ class BarrierState:
         self._complete()
         return ""
 
-    def bring(self, size: int, clocks: tuple[Clock, Clock]) -> None:
+    def bring(self, size: int, clocks: tuple[Clock, Clock], copy: Event) -> None:
         """Bytes of a copy that is complete."""
+        self.copies.append(copy)
         self.gathering.append(clocks)
         self.pending_bytes -= size
         self._complete()
@@ -64,6 +70,19 @@ class BarrierState:
             self.arrived = 0
             self.phase += 1
             self.observed = False
+            self.landed, self.copies = self.copies, []
+
+    def observe(self) -> None:
+        """Somebody has waited for the phase that completed last."""
+        self.observed = True
+        self.landed = []
+
+    def whose(self) -> str:
+        """Who has arrived at all, for whoever waits in vain."""
+        if not self.arrivers:
+            return "; nobody arrives on it"
+        shown = [f"{label} at {line}" for label, line in list(self.arrivers.items())[:3]]
+        return f"; on it arrived {', '.join(shown)}{', ..' * (len(self.arrivers) > 3)}"
 
     def state(self) -> str:
         """What the current phase has and lacks."""
@@ -91,6 +110,10 @@ class Flag:
         self.value += value
         self.signals.append((self.value, *clocks))
         self.blocks.add(block)
+
+    def whose(self) -> str:
+        """Who has signalled it, for whoever waits in vain."""
+        return f"; signalled by {', '.join(sorted(self.blocks)[:4])}" if self.blocks else "; nobody has signalled it"
 
     def tells(self, least: int) -> tuple[Clock, Clock]:
         """What is known of a flag that has reached a value."""

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from tileweave.errors import LayoutError
-from tileweave.index import Expr, evaluate
+from tileweave.index import Expr, bounds, evaluate
 from tileweave.kernel.ir import (
     Alloc,
     Arrive,
@@ -160,8 +160,11 @@ class Interpreter:
             evaluate(
                 symbol, {str(symbol): value, **{n: frame.symbols[n] for n in names_of(symbol) if n in frame.symbols}}
             )
-        except LayoutError as error:
-            refuse("range", str(error).splitlines()[0], line, symbol=repr(symbol), threads=frame.label)
+        except LayoutError:
+            low, high = bounds(symbol)
+            there = f"at least {low}" if high is None else f"below {high + 1}" if low is None else f"{low}..{high}"
+            refuse("range", f"{symbol} is {value}, and was declared {there}", line, threads=frame.label,
+                   legal="a wider `below=`, or a mask where it is used")  # fmt: skip
         frame.symbols[str(symbol)] = value
 
     def access(self, region: Region, frame: Frame, line: Line) -> RegionAccess:
@@ -397,6 +400,7 @@ class Interpreter:
         expected = 0 if s.bytes is None else self.value(s.bytes, frame, s.line)
         for agent in frame.agents:
             agent.tick()
+        barrier.arrivers[frame.label] = s.line
         problem = barrier.arrive(number, publish(frame.agents, whole=s.lanes != "one"), expected)
         if problem:
             refuse(
@@ -411,9 +415,11 @@ class Interpreter:
             refuse("mbarrier", f"{barrier.name}: a wait for parity {parity}", s.line, legal="0 or 1")
         if not barrier.passes(parity):
             yield Blocked(
-                lambda: barrier.passes(parity), lambda: f"for {barrier.name} parity {parity}: {barrier.state()}", s.line
+                lambda: barrier.passes(parity),
+                lambda: f"for {barrier.name} parity {parity}: {barrier.state()}{barrier.whose()}",
+                s.line,
             )
-        barrier.observed = True
+        barrier.observe()
         for agent in frame.agents:
             merge(agent.known, barrier.known)
             merge(agent.fenced, barrier.fenced)
@@ -442,7 +448,10 @@ class Interpreter:
         name = f"{s.flag.tensor.name}{list(access.begin)}"
         if flag.value < least:
             yield Blocked(
-                lambda: flag.value >= least, lambda: f"for {name} to reach {least}: it is {flag.value}", s.line, True
+                lambda: flag.value >= least,
+                lambda: f"for {name} to reach {least}: it is {flag.value}{flag.whose()}",
+                s.line,
+                True,
             )
         if flag.blocks - {frame.block.label} and not self.tickets:
             self.warnings["wait", s.line] = (

@@ -179,7 +179,7 @@ def _copy_async(machine: Interpreter, op: Op, frame: Frame) -> None:
         follow(machine, op, target, [source], label)
         if barrier is not None:
             known, marked = publish(frame.agents, whole=False)
-            barrier.bring(size, ({**known, number: 1}, marked))
+            barrier.bring(size, ({**known, number: 1}, marked), writes)
     if op.barrier is not None:
         return
     frame.block.copies[number] = (writes, True)

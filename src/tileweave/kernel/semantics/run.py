@@ -281,13 +281,19 @@ class _Run:
                     "mbarrier", f"{barrier.name}: the block ends in the middle of a phase: {barrier.state()}",
                     barrier.line, threads=block.label, legal="as many arrivals and bytes per phase as announced",
                 )  # fmt: skip
+            for copy in barrier.landed[:1]:
+                refuse(
+                    "completion", f"the block ends and nobody has waited for phase {barrier.phase - 1} of "
+                    f"{barrier.name}: {copy.text}", copy.line, threads=copy.label,
+                    legal="a wait for every phase that copies complete: as many uses of a ring as fills",
+                )  # fmt: skip
 
     def _deadlock(self, blocks: list[RunningBlock]) -> None:
         rows, line = {}, Line("", 0)
         for block in blocks:
             for strand in block.strands:
                 if strand.blocked is not None and strand.blocked.line.number:
-                    rows[strand.label] = f"waits {strand.blocked.why()}, at {strand.blocked.line}"
+                    rows[strand.label] = f"at {strand.blocked.line} waits {strand.blocked.why()}"
                     line = line if line.number else strand.blocked.line
         kept = dict(list(rows.items())[:8])
         if len(rows) > 8:
