@@ -589,3 +589,43 @@ def test_a_chain_of_stencils_makes_each_step_where_the_next_reads_it() -> None:
     (kept,) = executables(plan)
     padded = 4 * (wide[0] + 2) * (wide[1] + 2)
     assert kept.kernels == steps and kept.arena_bytes <= 2.1 * padded
+
+
+@pytest.mark.parametrize("shape", [(2, 12, 5, 7), (1, 24, 30, 20), (3, 16, 31, 16)])
+def test_reshapes_between_kernels_are_views(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(shape)
+    x, w = rng.standard_normal(shape, dtype=np.float32), rng.standard_normal(shape[1], dtype=np.float32)
+    given = tw.source(shape=shape, dtype="float32", name="x")
+    plan = tw.plan(tw.nn.group_norm(given, 4, w, w), machines=tw.machines(1))
+    rows = x.astype("f8").reshape(shape[0], 4, -1)
+    rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-5)
+    wanted = rows.reshape(shape) * w[:, None, None] + w[:, None, None]
+    for threads in (1, 2):
+        for array in (x, np.asfortranarray(x), x.copy()):
+            np.testing.assert_allclose(tw.run(plan, bind={"x": array}, threads=threads), wanted, atol=2e-5)
+    prepared = prepare(plan)
+    (held, *_) = (idle[0] for key, idle in prepared.extra["executables"].items() if idle and key[1][1] == x.strides)
+    assert held.kernels == 2 and held.python_steps == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_views_of_what_is_written_over_keep_their_values(seed: int) -> None:
+    """Reshapes of sources that are donated, of blocks with other readers, and of other reshapes."""
+    rng = np.random.default_rng([seed, 41])
+    a, b, c = (int(n) for n in rng.integers(2, 40, 3))
+    x = rng.integers(-9, 10, (a, b, c)).astype("f4")
+    given = tw.source(shape=x.shape, dtype="float32", name="x")
+    flat = tw.reshape(tw.reshape(given, (a * b, c)), (a, b * c))
+    block = given * 2
+    turned = tw.reshape(block, (b * c, a))
+    first = tw.reshape(flat + 1, (a, b, c)) - tw.reshape(tw.reshape(turned, (a * b * c,)), (a, b, c))
+    outputs = [first, block + 3, tw.sum(flat, 1) + tw.max(turned, 0)]
+    held = x.astype("f8")
+    wanted = [held + 1 - 2 * held, held * 2 + 3, held.reshape(a, -1).sum(1) + 2 * held.reshape(-1, a).max(0)]
+    plan = tw.plan(outputs)
+    for threads in (1, 2):
+        for out in (None, [x.copy(), None, None], [None, x.copy(), None]):
+            array = x if out is None else next(one for one in out if one is not None)
+            got = tw.run(plan, bind={"x": array}, out=out, threads=threads)
+            for one, right in zip(got, wanted, strict=True):
+                np.testing.assert_array_equal(one, right)

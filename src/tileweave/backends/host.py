@@ -250,22 +250,20 @@ def allocation(shape: tuple[int, ...], dtype: Any) -> Callable[[], Array]:
         try:
             memory = kept.pop()  # two threads never hold the same
             if count(memory) == _FREE:
-                made: Array = ndarray(shape, kind, memory)
                 kept.append(memory)
-                return made
+                return memory.view()  # NumPy makes it in a fifth of the time of an array on other memory
             kept.insert(0, memory)
         except IndexError:
             pass
         block = arena.take(size_bytes)
-        memory = np.frombuffer(block.memory, np.uint8, size_bytes)
+        memory = np.ndarray(shape, kind, block.memory)
         # views of the result refer to this array, so it goes when the last of them does
         _LENT[id(memory)] = weakref.ref(memory, _returned(id(memory), block)), block
-        made = ndarray(shape, kind, memory)
         if len(kept) < most:
             kept.append(memory)
-        return made
+        return memory.view()
 
-    count, ndarray = sys.getrefcount, np.ndarray
+    count = sys.getrefcount
     return make
 
 

@@ -11,7 +11,7 @@ or a slice of what is row-major.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,7 +39,6 @@ from tileweave.lower.execute import COPIES, copy, definition, execute, is_small,
 from tileweave.lower.programs import in_order
 from tileweave.lower.reads import (
     block_bytes,
-    bounds,
     constant,
     is_native,
     never_written,
@@ -62,9 +61,9 @@ from tileweave.lower.values import (
     lies_as,
     place_in_time,
 )
+from tileweave.lower.views import reshaped, through, views
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
-from tileweave.space import AffineMap
 
 Array = np.ndarray[Any, Any]
 FIXED_BYTES = 1 << 20
@@ -127,6 +126,8 @@ class Executable:
         self._buffers: dict[tuple[int, int], Array] = {}
         self._homes: dict[int, Home] = {}
         self._fixed: dict[int, Any] = {}  # task -> its array, or its block of several outputs
+        self._views: dict[int, ReadPiece] = {}  # reshape -> what it is a view of
+        self._seen = tasks  # what they read through views
         self.arena_bytes = self._lay_out(room_bytes)
         dropped = self._dropped()
         for task in tasks:
@@ -134,7 +135,7 @@ class Executable:
                 self._store(task)
             elif task.number in self._fixed:
                 self._fix(task)
-            else:
+            elif task.number not in self._views:
                 self._work(task)
             if task.number in dropped:
                 gone = set(dropped[task.number])
@@ -234,17 +235,21 @@ class Executable:
         results = {number: home for number, home in results.items() if number not in self._fixed}
         native = [task for task in self._tasks if self._native[task.number]]
         free = [task for task in native if task.number not in results]
-        together = homes.together(self._tasks, free)
-        in_place = partial(homes.in_place, self._steps, self._tasks)
+        together, inside = homes.together(self._tasks, free), homes.in_reads(self._steps, self._tasks, free)
+        placed = {**results, **together, **inside}
+        self._views = views(self._steps, self._tasks, self._native, placed, self._fixed, self._samples)
+        self._seen = through(self._tasks, self._views)
+        native = [task for task in native if task.number not in self._views]
+        in_place = partial(homes.in_place, self._steps, self._seen)
         updating = [t for t in self._tasks if t.number not in self._fixed and updates(self._steps[t.step], t)]
-        alone = {**homes.alone([*native, *updating]), **homes.in_reads(self._steps, self._tasks, free)}
+        alone = {**homes.alone([*native, *updating]), **inside}
         self._homes = in_place({**alone, **together, **results})
         buffers, total = self._placed()
         if total > room_bytes and together:
             self._homes = in_place({**alone, **results})
             buffers, total = self._placed()
         brought, kinds = self._samples.keys() - self._constant, self._spans()
-        if moved := homes.in_spare_results(self._steps, self._tasks, self._homes, *kinds, self._sinks, brought):
+        if moved := homes.in_spare_results(self._steps, self._seen, self._homes, *kinds, self._sinks, brought):
             self._homes.update(moved)
             buffers, total = self._placed()
         if total:
@@ -328,13 +333,13 @@ class Executable:
                 (kind,) = self._kinds(self._tasks[number]).values()
                 kinds[home.key] = TensorType(home.hold.shape, kind.dtype)
 
-        for at, task in enumerate(self._tasks):
+        for at, task in enumerate(self._seen):
             used(task.number, at)
             for number in task.needs:
                 used(number, at)
             if self._steps[task.step].stage != "store" and task.number not in self._fixed:
                 for k, read in enumerate(task.reads):
-                    if len(self._merged(read)) != 1:
+                    if len(homes.merged(read, self._homes)) != 1:
                         spans[task.number, 1 + k] = spans.get((task.number, 1 + k), (at, at))[0], at
                         kinds[task.number, 1 + k] = TensorType(read.box.shape, read.dtype)
         return kinds, spans
@@ -342,7 +347,7 @@ class Executable:
     def _dropped(self) -> dict[int, list[int]]:
         """Task -> the tasks whose blocks, held by Python, nobody reads after it."""
         last: dict[int, int] = {}
-        for task in self._tasks:
+        for task in self._seen:
             if not self._stays(task.number) and self._steps[task.step].stage != "store":
                 last[task.number] = task.number
             last.update((number, task.number) for number in task.needs if not self._stays(number))
@@ -353,27 +358,9 @@ class Executable:
 
     def _stays(self, number: int) -> bool:
         """Whether a block lies at a place of its own, or was computed once."""
-        return number in self._homes or number in self._fixed
+        return number in self._homes or number in self._fixed or number in self._views
 
     # ---- reads --------------------------------------------------------------------------------------------------
-
-    def _merged(self, read: Read) -> list[ReadPiece]:
-        """The pieces of a read, those together that are one slice of one buffer."""
-        if len(read.pieces) < 2:
-            return list(read.pieces)
-        groups: defaultdict[tuple[Home, AffineMap], list[ReadPiece]] = defaultdict(list)
-        out = []
-        for piece in read.pieces:
-            home = self._homes.get(piece.task)
-            if home is None:
-                out.append(piece)
-            else:
-                groups[home, piece.map].append(piece)
-        for members in groups.values():
-            box = bounds([piece.box for piece in members])
-            whole = len(members) > 1 and box.size == sum(piece.box.size for piece in members)
-            out += [replace(members[0], box=box)] if whole else members
-        return out
 
     def _read(self, piece: ReadPiece, dtype: np.dtype[Any]) -> Array | Slot:
         """A piece as an array that is always there, or as one that every run brings."""
@@ -384,6 +371,9 @@ class Executable:
             if piece.source in self._constant:
                 return held if found is None else found(held)
             return Slot(self._slots[piece.source], found, held)
+        if piece.task in self._views:
+            whole, found = self._read(self._views[piece.task], dtype), view_of(piece, piece.block)
+            return reshaped(whole, piece.block.shape, found)
         home = self._homes.get(piece.task)
         if piece.task in self._fixed:
             block, found = self._fixed[piece.task], view_of(piece, piece.block)
@@ -402,7 +392,9 @@ class Executable:
     def _reads_of(self, order: int, pieces: Sequence[ReadPiece], pointwise: bool = False) -> None:
         """Notes which regions of sources are read."""
         for piece in pieces:
-            if piece.source is not None:
+            if piece.task in self._views:
+                self._reads_of(order, [self._views[piece.task]])
+            elif piece.source is not None:
                 whole = piece.source.type.box
                 box = piece.box.translate(piece.map.offset) if piece.shifts else whole
                 self._accesses.reads.append(
@@ -412,7 +404,7 @@ class Executable:
     def _input(self, task: Task, k: int) -> tuple[Array | Slot, Array]:
         """(an input of a task, an array of its layout); what has several pieces is put together first."""
         read = task.reads[k]
-        pieces = self._merged(read)
+        pieces = homes.merged(read, self._homes)
         if len(pieces) == 1:
             found = self._read(pieces[0], read.dtype)
             return found, lies_as(found)
@@ -563,7 +555,7 @@ class Executable:
         sink = self._sinks[cast("Sink", self._steps[task.step].node)]
         read, result = task.reads[0], self._results + sink
         pieces = [piece for piece in read.pieces if not self._is_there(piece, sink)]
-        for piece in self._merged(replace(read, pieces=tuple(pieces))):
+        for piece in homes.merged(replace(read, pieces=tuple(pieces)), self._homes):
             found, index = self._read(piece, read.dtype), slices(piece.box)
 
             def write(now: Values, read: Array | Slot = found, index: Any = index) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from tileweave.graph import Sink, Source, TensorType
 from tileweave.lower.reads import bounds, pointwise, written_over
 from tileweave.lower.values import Home
 from tileweave.planner.plan import Step
-from tileweave.planner.tasks import Task
-from tileweave.space import Box
+from tileweave.planner.tasks import Read, ReadPiece, Task
+from tileweave.space import AffineMap, Box
 
 
 def in_results(steps: Sequence[Step], tasks: Sequence[Task], sinks: Mapping[Sink, int]) -> dict[int, Home]:
@@ -154,3 +155,22 @@ def in_spare_results(
             if free and key not in found and kinds[key] == sink.tensor.type:
                 found[key], before = result, spans[key][0]
     return {n: Home((-1, found[home.key]), home.hold) for n, home in homes.items() if home.key in found}
+
+
+def merged(read: Read, homes: Mapping[int, Home]) -> list[ReadPiece]:
+    """The pieces of a read, those together that are one slice of one buffer."""
+    if len(read.pieces) < 2:
+        return list(read.pieces)
+    groups: defaultdict[tuple[Home, AffineMap], list[ReadPiece]] = defaultdict(list)
+    out = []
+    for piece in read.pieces:
+        home = homes.get(piece.task)
+        if home is None:
+            out.append(piece)
+        else:
+            groups[home, piece.map].append(piece)
+    for members in groups.values():
+        box = bounds([piece.box for piece in members])
+        whole = len(members) > 1 and box.size == sum(piece.box.size for piece in members)
+        out += [replace(members[0], box=box)] if whole else members
+    return out

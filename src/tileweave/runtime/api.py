@@ -364,14 +364,17 @@ def run(
             is of another plan or of other sources.
     """
     settings = current_session()
-    if not isinstance(target, (Plan, Tensor)) and isinstance(target, Bindable):
-        target, bind = target.bound(bind or {})
-    if isinstance(target, Plan) and machines is not None:
-        raise PlanError("run(plan, machines)", "the plan has its machines already", legal="plan(target, machines)")
-    made = target if isinstance(target, Plan) else plan(target, machines)
+    if type(target) is Plan and machines is None:  # of a small run, half the overhead is to ask all that is asked below
+        made = target
+    else:
+        if not isinstance(target, (Plan, Tensor)) and isinstance(target, Bindable):
+            target, bind = target.bound(bind or {})
+        if isinstance(target, Plan) and machines is not None:
+            raise PlanError("run(plan, machines)", "the plan has its machines already", legal="plan(target, machines)")
+        made = target if isinstance(target, Plan) else plan(target, machines)
     plain = settings is PLAIN and runtime == "local" and listeners == () and not (progress or resume)
-    if plain and (bind is None or isinstance(bind, dict)) and (threads is None or type(threads) is int):
-        into = [out] if isinstance(out, np.ndarray) else out
+    if plain and (bind is None or type(bind) is dict) and (threads is None or type(threads) is int):
+        into = None if out is None else [out] if isinstance(out, np.ndarray) else out
         try:  # most of the overhead of a small run
             found = again(made, bind or {}, available_threads() if threads is None else threads, into)
         except WorkFailed as failed:
