@@ -69,6 +69,11 @@ def _width(held: Holding, memory: Region, bits: int) -> tuple[int, ...]:
     return gcd(free, run), free, run
 
 
+def store_width(held: Holding, memory: Region) -> int:
+    """Elements that a thread stores at once from registers that lie as `held` says."""
+    return _width(held, memory, memory.tensor.element.bits)[0]
+
+
 def load(context: Context, op: Op, buffer: Buffer, held: Holding, source: Region) -> None:
     """Memory to registers."""
     width, free, run = _width(held, source, source.tensor.element.bits)

@@ -24,6 +24,8 @@ _KINDS = {"tf32": ("tf32", 2), "f16": ("f16", 0), "bf16": ("f16", 1), "e4m3": ("
 #: Swizzle width in bytes -> its code in a descriptor of sm_100.
 _CODES = {128: 2, 64: 4, 32: 6}
 _WIDEST = 64
+#: Columns that a warpgroup loads before the next one's.
+_TURN = 32
 
 
 def has(arch: str) -> bool:
@@ -204,18 +206,24 @@ def loaded_layout(op: Op, warps: int) -> tuple[Layout, tuple[int, ...]]:
     """How registers that are loaded from tensor memory lie: a lane of it in each thread, its columns in slots.
 
     64 rows lie in the first 16 lanes of each warp, and in registers as the result of a ``wgmma`` does. Several
-    warpgroups have a part of the columns each.
+    warpgroups take turns at the columns.
     """
     rows, columns = op.outs[0].shape
     groups = max(1, warps // 4)
     each = columns // groups
+    run = _run(each, groups)
+    turns = [(each // run, "reg", run * rows // 128), (groups, "warp", 4)] if groups > 1 else []
     if rows == 64:
         lanes = [(4, "warp", 1), (2, "reg", 2), (8, "lane", 4)]
-        slots = [(each // 8, "reg", 4), (4, "lane", 1), (2, "reg", 1)]
+        slots = [(run // 8, "reg", 4), (4, "lane", 1), (2, "reg", 1)]
     else:
-        lanes, slots = [(rows // 32, "warp", 1), (32, "lane", 1)], [(each, "reg", 1)]
-    parts = [(groups, "warp", 4)] if groups > 1 else []
-    return Layout(tuple(iter_at(*one) for one in (*lanes, *parts, *slots))), (rows, groups * each)
+        lanes, slots = [(rows // 32, "warp", 1), (32, "lane", 1)], [(run, "reg", 1)]
+    return Layout(tuple(iter_at(*one) for one in (*lanes, *turns, *slots))), (rows, groups * each)
+
+
+def _run(each: int, groups: int) -> int:
+    """Columns that a warpgroup has side by side: several take turns, so that each has some of every 128 bytes."""
+    return gcd(each, _TURN) if groups > 1 else each
 
 
 def move(context: Context, op: Op, buffer: Buffer, held: Holding) -> None:
@@ -239,14 +247,14 @@ def move(context: Context, op: Op, buffer: Buffer, held: Holding) -> None:
         raise declined(op.line, f"{each} columns of {buffer.dtype}", legal=f"a multiple of {per}")
     if lanes == 64 and (per != 1 or each % 8):
         raise declined(op.line, f"64 rows of {each} columns of {buffer.dtype}", legal="f32, a multiple of 8")
-    width = gcd(each // per, _WIDEST)  # columns of an instruction
+    width = gcd(_run(each, groups) // per, _WIDEST)  # columns of an instruction
     shape = f"32x32b.x{width}" if lanes == 128 else f"16x256b.x{width // 8}"
     name = f"tcgen05.{how}.sync.aligned.{shape}.b32"
     warp = context.threads.warp
-    lane, first = (warp, 0) if groups == 1 else (warp % 4, warp // 4 * each)
+    lane, first = (warp, 0) if groups == 1 else (warp % 4, warp // 4 * (width * per))
 
     def one(v: ExprLike) -> None:
-        where = _element(context, there, lane * 32, first + v * (width * per))
+        where = _element(context, there, lane * 32, first + v * (width * per * groups))
         held_by_each = width * per * lanes // 128
         slots = slot(buffer, v * held_by_each, held_by_each)
         context.instruction(name, *((slots, where) if load else (where, slots)))

@@ -14,6 +14,7 @@ from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, bounds, c_prelude, constant_of, simplify, symbols_of, to_c
 from tileweave.kernel.atoms import BITS
 from tileweave.kernel.atoms.atom import generation
+from tileweave.kernel.dispatch.report.resources import shared_limit
 from tileweave.kernel.threads import (
     Address,
     Barrier,
@@ -475,11 +476,11 @@ def text_and_places(program: ThreadProgram) -> tuple[str, tuple[SourceLine | Non
     cluster = (
         "" if all(n == 1 for n in program.cluster) else f" __cluster_dims__({', '.join(map(str, program.cluster))})"
     )
-    head = (
-        f'extern "C" __global__ void __launch_bounds__({32 * program.warps}){cluster} {program.name}({parameters}) {{'
-    )
-    grid = " x ".join(map(str, program.grid))
     threads = 32 * program.warps
+    # ptxas may spill to make room for a second block, which shared memory does not hold
+    bounds_ = f"{threads}, 1" if total > shared_limit(program.arch) // 2 else f"{threads}"
+    head = f'extern "C" __global__ void __launch_bounds__({bounds_}){cluster} {program.name}({parameters}) {{'
+    grid = " x ".join(map(str, program.grid))
     comment = (
         f"// {program.name}: {grid} blocks of {threads} threads, {total} bytes of shared memory, for {program.arch}."
     )

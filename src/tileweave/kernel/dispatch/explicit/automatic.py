@@ -216,10 +216,12 @@ def _roles(on: On, arch: str, draft: Draft) -> On | None:
         loading = (ring.filling(),)
         use = ring.using(tiles.body(tiles.stage), lambda bar, at: Arrive(bar, "warp", line=at))
         before, multiplied = list(on.body[:here]), [use]
-    most = min(_MOST, (65536 - 128 * _FEW) // (128 * (groups - 1)) // 8 * 8)
+    registers: tuple[int | None, int | None] = None, None  # sums that lie elsewhere leave enough to every warp
+    if not tensor.has(arch):
+        registers = _FEW, min(_MOST, (65536 - 128 * _FEW) // (128 * (groups - 1)) // 8 * 8)
     rest = (*before, *multiplied, *on.body[here + 1 :])
     roles = (
-        On(on.scope.part("warpgroup", 0, 1), loading, None, _FEW, line),
-        On(workers, rest, None, most, line),
+        On(on.scope.part("warpgroup", 0, 1), loading, None, registers[0], line),
+        On(workers, rest, None, registers[1], line),
     )
     return replace(on, body=(*start, *roles))

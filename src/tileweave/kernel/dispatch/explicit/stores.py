@@ -1,9 +1,10 @@
-"""Results of products leave through shared memory: ``stmatrix``, then boxes of the copy engine.
+"""Results of products leave through shared memory: ``stmatrix`` or runs of 16 bytes, then boxes of the copy engine.
 
-A thread of a product's fragment holds pairs of a row, so that a warp's store fills half a sector of each of eight rows.
-Where the block has shared memory left, the tile goes there first, as boxes of a tensor map lie, and one thread asks the
-copy engine for whole rows. The explicit program shows the fences, barriers, commits and waits of this trip. A tile for
-which there is no room goes in parts, through two buffers in turn, or one.
+A thread of a product's fragment holds pairs of a row, so that a warp's store of 16 bits fills half a sector of each of
+eight rows; a thread that has loaded a lane of tensor memory has a row, of which a store takes 16 bytes. Where the block
+has shared memory left, such a tile goes there first, as boxes of a tensor map lie, and one thread asks the copy engine
+for whole rows. The explicit program shows the fences, barriers, commits and waits of this trip. A tile for which there
+is no room goes in parts, through two buffers in turn, or one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tileweave.kernel.dispatch.boxes import box_problem, map_problem
-from tileweave.kernel.dispatch.copies import store_problem
+from tileweave.kernel.dispatch.copies import store_problem, store_width
 from tileweave.kernel.dispatch.explicit.tiles import staged
 from tileweave.kernel.dispatch.layouts.registers import Holding, Part, part_of
 from tileweave.kernel.dispatch.report.resources import resident, shared_limit, shared_of
@@ -38,8 +39,10 @@ from tileweave.kernel.ir import (
 )
 from tileweave.kernel.threads import ThreadProgram
 
-#: Elements of 16 bits in a row of the widest swizzle: the narrowest part of a tile.
+#: Columns of the narrowest part of a tile: the bytes of a row of the widest swizzle, or more.
 _NARROWEST = 64
+#: Bytes of a sector of global memory, and of the widest store to shared memory.
+_SECTOR, _STORE = 32, 16
 
 
 @dataclass(frozen=True)
@@ -142,20 +145,38 @@ def _ways(
         return "a mask at its beginning"
     if source.masked or source.extent != source.tensor.shape or source.dims != (0, 1):
         return "a part of the registers"
-    held = holdings()[source.tensor.name]
+    held, asked = holdings()[source.tensor.name], op.option("use") == "tma"
+    if _together(held, out) >= _SECTOR and not asked:
+        return "a warp's stores to memory fill whole sectors"
     found, rows, columns = list[_Way](), *out.shape
     for width in (w for w in range(columns, 0, -1) if columns % w == 0 and (w == columns or w % _NARROWEST == 0)):
         parts = columns // width
         tensor = staged(_columns(out, 0, width), min(2, parts), "s")
         near, part = _stage(tensor, 0), part_of(held, (0, 0), (rows, width), (0, 1))
         problem = f"rows of {columns} elements" if tensor.swizzle is None else ""
-        problem = problem or (store_problem(part.held, near, arch) if isinstance(part, Part) else part)
+        problem = problem or (_unfit(part.held, near, arch, asked) if isinstance(part, Part) else part)
         problem = problem or box_problem(arch, Op("copy_async", (_columns(out, 0, width),), (near,)))
         found += [] if problem else [_Way(tensor, parts)]
     if found and found[-1].parts > 1:
         shape = found[-1].tensor.shape[1:]
         found.append(_Way(staged(_columns(out, 0, shape[1]), 1, "s"), found[-1].parts))
     return found or problem
+
+
+def _together(held: Holding, out: Region) -> int:
+    """Bytes of a row that the lanes of a warp store at once, side by side."""
+    last, width = len(held.shape) - 1, store_width(held, out)
+    run = width
+    for digit in sorted((d for d in held.digits if d.axis == "lane" and d.dim == last), key=lambda d: d.weight):
+        run *= digit.extent if digit.weight == run else 1
+    return run * out.tensor.element.bits // 8
+
+
+def _unfit(held: Holding, near: Region, arch: str, asked: bool) -> str:
+    """Why registers are not brought to shared memory for a box; empty if they are."""
+    problem = store_problem(held, near, arch)
+    wide = store_width(held, near) * near.tensor.element.bits // 8 == _STORE
+    return "" if wide or (asked and near.tensor.element.bits == 32) else problem
 
 
 def _problem(kernel: Kernel, op: Op, arch: str) -> str:
@@ -167,7 +188,7 @@ def _problem(kernel: Kernel, op: Op, arch: str) -> str:
         return "an addition"
     if out.space != "global":
         return "memory over the mesh"
-    if out.element.bits != 16:
+    if out.element.bits not in (16, 32):
         return f"elements of {out.element.bits} bits"
     if _elsewhere(kernel, op):
         return f"{out.name} is read or written elsewhere in the kernel"
