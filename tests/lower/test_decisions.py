@@ -7,6 +7,8 @@ import pytest
 from tileweave import graph as g
 from tileweave import lower
 from tileweave.backends.base import AnswersByKind, Decision, backend, register, unregister
+from tileweave.lower.forms import planned_forms
+from tileweave.planner import machines
 
 execute = importlib.import_module("tileweave.lower.execute")  # a function has the same name
 
@@ -58,3 +60,15 @@ def test_backends_that_look_at_extents_are_asked_each_time(asked):
         assert found == ["picky", "cpu", "picky"] and len(asked) == 3
     finally:
         unregister("picky")
+
+
+def test_a_chain_that_grows_asks_when_an_operator_is_new(asked):
+    """Not for each operation that it takes in: a quantised model's chains have some twenty of them."""
+    x = g.Tensor(g.Source(g.Hole("x"), g.TensorType((100, 64), "float32"), "x"))
+    y = x
+    for k in range(8):
+        y = g.add(g.exp(y), k)
+    (only,) = next(planned_forms(g.Graph.of(y), machines(1))).operations
+    steps = only.parameter("program")
+    assert len(steps) == 16 and lower.decide(only, "block").backend == "cpu"
+    assert len([one for one in asked if one.operator == "fused"]) <= 3

@@ -392,6 +392,18 @@ def test_constant_weights_are_arranged_from_any_order(seed: int) -> None:
     np.testing.assert_allclose(tw.run(plan, bind={"x": given}), wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_products_of_some_rows_with_constant_weights_are_those_of_numpy(seed: int) -> None:
+    """Rows that stay in the first cache meet panels of weights that do not: columns pass outermost."""
+    rng = np.random.default_rng(1100 + seed)
+    rows, inner, columns = (int(rng.integers(*ends)) for ends in ((2, 40), (40, 140), (130, 600)))
+    x = rng.integers(-9, 10, (rows, inner)).astype(np.float32)
+    w = np.frombuffer(rng.integers(-9, 10, (inner, columns)).astype(np.float32).tobytes(), np.float32)
+    plan = tw.plan(tw.source(name="x", shape=x.shape, dtype="float32") @ tw.source(w.reshape(inner, columns)))
+    for threads in (1, 2):
+        assert np.array_equal(tw.run(plan, bind={"x": x}, threads=threads), x @ w.reshape(inner, columns)), seed
+
+
 @pytest.mark.parametrize("by", ["slice", "buffer"])
 def test_plans_of_views_of_weights_that_change_between_them_have_the_new_ones(by: str) -> None:
     """While plans of the old ones live: arranged arrays are shared only where their memory cannot change."""

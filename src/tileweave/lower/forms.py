@@ -6,7 +6,7 @@ Source: own.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from tileweave.graph.passes.grouping.rows import NARROW_ROWS, ROWS
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
 from tileweave.lower.execute import decide
+from tileweave.lower.programs import lowering
 from tileweave.planner import Machines
 
 WAYS: tuple[tuple[Any, ...], ...] = (
@@ -83,9 +84,16 @@ def fused_form(graph: Graph, machines: Machines, rules: tuple[Any, ...]) -> tupl
 def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[RewriteRule, int, Tensor]]], int]:
     """Takes the first replacement after which no less runs compiled, or on a device, than before; -1: none."""
 
+    by_kind = not machines.devices and all(hasattr(one, "by_kind") for one in backends())  # as in `decide`
+    known: dict[Hashable, bool] = {}
+
     def computed(made: Operation, small: bool = False) -> bool:
-        found = decide(made, "block", machines.devices, small)
-        return bool(found.backend) or any(one.kernel for one in found.offered)
+        sort = _sort_of(made) if by_kind else None
+        answer = known.get((sort, small)) if sort is not None else None
+        if answer is None:
+            found = decide(made, "block", machines.devices, small)
+            answer = known[sort, small] = bool(found.backend) or any(one.kernel for one in found.offered)
+        return answer
 
     def on_device(made: Operation) -> bool:
         found = decide(made, "block", machines.devices, small)
@@ -113,6 +121,19 @@ def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[Rewrit
         return -1
 
     return choose
+
+
+def _sort_of(made: Operation) -> Hashable:
+    """What chains have in common for which there is code, or is none: a chain grows by an operation at a time.
+
+    None for other operations.
+    """
+    if made.operator not in ("fused", "conv_chain"):
+        return None
+    steps = frozenset((name, dtype) for name, _, dtype in made.parameter("program"))
+    types = [x.type for _, x in made.inputs] + [kind for _, kind in made.outputs]
+    shown = frozenset((kind.dtype, kind.box.empty) for kind in types), max(kind.box.size for kind in types) < ELEMENTS
+    return made.operator, lowering(made, "block"), steps, *shown
 
 
 GROUPS = ("rows", "conv_chain", "product_chain", "attention")

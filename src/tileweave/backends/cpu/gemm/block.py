@@ -389,7 +389,14 @@ class BlockWriter:
 
             f.loop("%v0", "%v1", column)
 
-        f.loop("%r0", "%r1", row)
+        def tile_of(panel: Value, number: Value) -> None:
+            table = f.at(row_tables, f.mul(f.sub(panel, "%r0"), where.row_table))
+            self.tile(f, columns, (r_source, table), panel, number, "%v0")
+
+        if c.keep_a and c.a_in_place and c.b_in_place:  # the rows are in the first cache, and columns are read once
+            f.loop("%v0", "%v1", lambda number, _: _discard(f.loop("%r0", "%r1", lambda row, _: tile_of(row, number))))
+        else:
+            f.loop("%r0", "%r1", row)
 
     def transpose_tiles(self, f: Function, columns: Columns, row_tables: str) -> None:
         """All row panels are packed; column panels are read in place, and those of a stage stood up together."""

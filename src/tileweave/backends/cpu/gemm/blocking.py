@@ -48,7 +48,8 @@ class ProductBlocking:
         column_panels: column panels per chunk.
         a: how the row operand is read.
         b: how the vector operand is read; never `SHARED`. `ALONG` and `SWEPT`: by `dots`.
-        keep_a: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed.
+        keep_a: where rows are packed once, every column panel meets all of a chunk's rows as soon as it is packed;
+            where both operands are read in place, as soon as it is in the first cache.
         transposed_panels: column panels that are transposed together in a buffer, vectors running along the operand's
             memory and not the output's; 0 where they run along the output's.
         prefetch: the caller's wish that operands are asked for before they are read, or not; None: as their size says.
