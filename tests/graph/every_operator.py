@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from math import log, prod, sqrt
 
+import numpy as np
 from random_graphs import SHARED, Random, Step, Value, fitting, smooth, some_axes, source, whole_numbers
 
 from tileweave import graph as tw
 from tileweave.graph.ir.dtypes import is_floating
+from tileweave.graph.ops.grouped.ragged import ragged_outer
 
 INTEGERS = ("int64", "int32", "int8", "uint8")
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -260,6 +262,21 @@ def placed(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None
     return Value(tw.cumsum(x, dim, dtype=dtype), n * v.size, n * v.error + n * n * v.size)
 
 
+def ragged(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
+    """Groups of rows, some without any, each with its matrix; and what rows of two matrices sum up to in each group."""
+    x, groups = v.tensor, int(rng.integers(1, 5))
+    if x.ndim != 2 or not all(x.shape):
+        return None
+    (m, k), n = x.shape, int(rng.integers(1, 4))
+    ends = np.sort(rng.integers(0, m + 1, groups))
+    sizes = np.diff(ends, prepend=0).astype(str(rng.choice(["int32", "int64", "uint8"])))
+    if rng.random() < 0.5:
+        w = source(rng, (groups, k, n), dtype)
+        return Value(tw.ragged_dot(x, w.tensor, sizes), k * v.size * 9, 9 * k * (v.error + (k + 1) * v.size))
+    y = source(rng, (m, n), dtype)
+    return Value(ragged_outer(x, y.tensor, sizes), m * v.size * 9, 9 * m * (v.error + (m + 1) * v.size))
+
+
 def logical(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
     """Bits, truth values and rounding of whole numbers: exact."""
     x, w = v.tensor, fitting(rng, v.tensor, dtype, pool).tensor
@@ -293,7 +310,7 @@ def curved(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None
     return Value(made[rng.integers(len(made))](), 3.0, 3 * c.error + 16)
 
 
-BOTH: tuple[Step, ...] = (*SHARED, generated, assembled, chosen, mixed, more_windows, placed, placed, placed)
+BOTH: tuple[Step, ...] = (*SHARED, generated, assembled, chosen, mixed, more_windows, placed, placed, placed, ragged)
 
 
 def steps_for(dtype: str) -> tuple[Step, ...]:

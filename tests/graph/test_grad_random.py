@@ -7,6 +7,7 @@ import pytest
 from random_graphs import random_partitions
 
 from tileweave import graph as tw
+from tileweave.graph.ops.grouped.ragged import ragged_outer
 from tileweave.graph.ops.operators import OPERATORS
 from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import OPTIMIZATIONS
@@ -98,6 +99,22 @@ def matrices(rng: Random):
     m, k, n = some(rng, 3)
     batch = some(rng, int(rng.integers(0, 3)))
     return [(*batch, m, k), (*batch[1:], k, n)], tw.matmul
+
+
+def groups(rng: Random):
+    """Rows of several groups, and how many each group has; the last rows may be of none."""
+    rows, terms, columns = some(rng, 3)
+    return rows, terms, columns, np.diff(np.sort(rng.integers(0, rows + 1, int(rng.integers(1, 4)))), prepend=0)
+
+
+def ragged(rng: Random):
+    rows, terms, columns, sizes = groups(rng)
+    return [(rows, terms), (len(sizes), terms, columns)], lambda x, w: tw.ragged_dot(x, w, sizes)
+
+
+def ragged_sums(rng: Random):
+    rows, terms, columns, sizes = groups(rng)
+    return [(rows, terms), (rows, columns)], lambda x, y: ragged_outer(x, y, sizes)
 
 
 def contraction(rng: Random):
@@ -197,6 +214,7 @@ MAKERS: dict[str, Maker] = {
     "logsumexp in parts": along(lambda x, k: tw.reduce_in_parts("logsumexp", x, k, 2)),
     "variance in parts": along(lambda x, k: tw.reduce_in_parts("variance", x, k, 2)),
     "layer_norm": norm, "attention": attention, "matmul": matrices, "einsum": contraction, "linear": linear,
+    "ragged_dot": ragged, "ragged_outer": ragged_sums,
     "conv": convolution, "max_pool": pooling("max_pool"), "average_pool": pooling("average_pool"), "stencil": stencil,
     "fused": fused,
 }  # fmt: skip

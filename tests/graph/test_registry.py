@@ -14,6 +14,7 @@ from tileweave import graph as tw
 from tileweave.errors import GraphError
 from tileweave.graph.ops.grouped.attention import attended
 from tileweave.graph.ops.grouped.chained import conv_chain, product_chain, product_of
+from tileweave.graph.ops.grouped.ragged import ragged_outer
 from tileweave.graph.ops.grouped.rows import rows
 from tileweave.graph.ops.operators import OPERATORS
 from tileweave.graph.passes.rewrite import rewrite
@@ -39,6 +40,7 @@ GRADIENTS = {name for name, row in OPERATORS.items() if row.gradient is not None
 RNG = np.random.default_rng(0)
 X, Y, V = values(RNG, (3, 4), "float64") + 0.0625, values(RNG, (3, 4), "float64") + 5.125, values(RNG, (4,), "float64")
 W = values(RNG, (4, 5), "float64")
+MATRICES = values(RNG, (3, 4, 5), "float64")
 IMAGE, FILTERS = values(RNG, (2, 3, 6, 5), "float64"), values(RNG, (4, 3, 2, 2), "float64")
 
 
@@ -146,6 +148,16 @@ TABLE: dict[str, Row] = {
     "argmax": Row(lambda: tw.argmax(X, 0), lambda: X.argmax(0), lambda: tw.argmax(X)),
     "argmin": Row(lambda: tw.argmin(X, 1), lambda: X.argmin(1), lambda: tw.argmin(X[:0], 0)),
     "matmul": Row(lambda: tw.matmul(X, W), lambda: X @ W, lambda: tw.matmul(W, X)),
+    "ragged_dot": Row(
+        lambda: tw.ragged_dot(X, MATRICES, [1, 0, 1]),
+        lambda: np.stack([X[0] @ MATRICES[0], X[1] @ MATRICES[2], 0 * W[0]]),
+        lambda: tw.ragged_dot(X, MATRICES, [1, 2]),
+    ),
+    "ragged_outer": Row(
+        lambda: ragged_outer(X, Y, [1, 0, 2]),
+        lambda: np.stack([X[:1].T @ Y[:1], np.zeros((4, 4)), X[1:].T @ Y[1:]]),
+        lambda: ragged_outer(X, W, [1, 0, 2]),
+    ),
     "linear": Row(lambda: tw.linear(X, W, W[0]), lambda: X @ W + W[0], lambda: tw.linear(X, W, V)),
     "linear_relu": Row(
         lambda: fused(tw.relu(tw.linear(X, W, W[0]))),

@@ -27,6 +27,7 @@ from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, Tensor, TensorType
 from tileweave.graph.ops.monoids import combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
+from tileweave.lower import ragged
 from tileweave.lower.programs import MOVED, OperandView, in_order, kind_of, lowering, program, result_of, whole_program
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy
@@ -71,7 +72,7 @@ def _with_devices(operation: Operation, stage: str, devices: tuple[str, ...], sm
         offers = []
         for one in filter(None, devices):
             by = backend(one)
-            found = Decision("", "there is no program for it") if whole is None else by.supports(whole)
+            found = ragged.decided(operation, by) if whole is None else by.supports(whole)
             missing = by.missing if isinstance(by, OfDevice) else ""
             if found.kernel and not missing and len(devices) == 1:
                 usual = found
@@ -103,7 +104,9 @@ def _asked(operation: Operation, stage: str, asked: Sequence[Backend], small: bo
     """What the backends answer to the program of an operation."""
     whole = whole_program(operation, stage)
     if whole is None:
-        return Decision(operation.operator, "there is no program for it")
+        answers = [ragged.decided(operation, one) for one in asked if ragged.takes(operation)]
+        without = Decision(operation.operator, "there is no program for it")
+        return next((found for found in answers if found.kernel), without)
     refusals = []
     for one in asked:
         found = one.supports_small(whole) if small and isinstance(one, TakesSmall) else one.supports(whole)
@@ -163,6 +166,8 @@ def execute(
     name, kind = result_of(shard)
     some = not kind.box.empty and all(array.size for array in inputs.values())
     decision = decision or decide(operation, stage)
+    if some and decision.backend and ragged.takes(operation):
+        return ragged.multiplied(shard, inputs, backend(decision.backend))
     if some and decision.backend:
         out = backend(decision.backend).empty(kind.shape, kind.dtype)()
         arrays = {name: regular(array) for name, array in inputs.items()}

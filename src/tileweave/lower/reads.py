@@ -18,6 +18,7 @@ from tileweave.graph import Operation
 from tileweave.graph.ir.resolve import view
 from tileweave.graph.ops.operators import operator_of
 from tileweave.lower.execute import copy
+from tileweave.lower.ragged import takes
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 from tileweave.space import AffineMap, Box, Projection
@@ -246,6 +247,7 @@ def is_native(step: Step, task: Task) -> bool:
     if (
         step.stage == "store"
         or not step.kernel.backend
+        or takes(cast("Operation", step.node))
         or len(task.outs) != 1
         or any(read.partial for read in task.reads)
     ):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tileweave.backends import base
+from tileweave.backends.cuda.grouped import COLUMNS, ROWS, TERMS, ragged_dot
 from tileweave.backends.cuda.offers import DTYPES, Dimension, offer_of
 from tileweave.backends.cuda.printer.entry import lowered
 from tileweave.backends.cuda.printer.entry import text as text_of
@@ -25,6 +26,7 @@ from tileweave.teir.ir.program import Program
 
 Array = np.ndarray[Any, Any]
 Where = Literal["cpu", "cuda"]
+_MULTIPLIED = ("float16", "bfloat16", "float32", "float64")
 #: Operations or elements from which the arrays' way to a device and back may pay: a transfer of some 10 us.
 _LEAST = {"cpu": 0, "cuda": 1 << 24}
 
@@ -53,16 +55,33 @@ class OfferedKernels:
         found = offer_of(program)
         if isinstance(found, str):
             return base.Decision("", found)
-        if found.work < _LEAST[self.on]:
-            least = f"{found.work} operations do not pay for the arrays' way to the device, {_LEAST[self.on]} do"
+        named = [t for t in program.tensors if t.role != "scratch"]
+        given = [spec(found.shape(t.name), DTYPES[t.dtype]) for t in named]
+        return self._decided(found.name, found.function, given, found.work)
+
+    def supports_groups(self, x: tuple[int, ...], w: tuple[int, ...], dtype: np.dtype[Any]) -> base.Decision:
+        """A product of groups of rows, x [rows, in] with w [groups, in, out], where the sizes of groups are data."""
+        if str(dtype) not in _MULTIPLIED:
+            return base.Decision("", f"no product of groups of {dtype}")
+        (rows, depth), (groups, _, columns) = x, w
+        given = [spec(x, dtype), spec(w, dtype), spec((groups + 1,), "s32"), spec((rows, columns), dtype)]
+        name = f"product of {groups} groups of rows by tiles of {ROWS} x {COLUMNS} x {TERMS}"
+        return self._decided(name, ragged_dot, given, rows * depth * columns)
+
+    def multiply_groups(self, x: Array, w: Array, starts: Array, out: Array) -> None:
+        """Writes the rows ``starts[g] .. starts[g + 1]`` of out by w[g], for each group."""
+        ragged_dot.run(x, w, starts, out, on=self.on, arch=self.arch)
+
+    def _decided(self, name: str, function: KernelFunction, given: Sequence[Any], work: int) -> base.Decision:
+        """Whether a kernel is taken that does so many multiplications, by what dispatch makes of it."""
+        if work < _LEAST[self.on]:
+            least = f"{work} operations do not pay for the arrays' way to the device, {_LEAST[self.on]} do"
             return base.Decision("", least)
         try:
-            named = [t for t in program.tensors if t.role != "scratch"]
-            given = [spec(found.shape(t.name), DTYPES[t.dtype]) for t in named]
-            by = _instructions(found.function, given, self.arch)
+            by = _instructions(function, given, self.arch)
         except TileweaveError as error:
             return base.Decision("", str(error).splitlines()[0])
-        return base.Decision(found.name, by, self.name)
+        return base.Decision(name, by, self.name)
 
     def compile(self, program: Program, *, threads: int | None = None, merge: bool = True) -> base.Compiled:
         """The program's kernel.

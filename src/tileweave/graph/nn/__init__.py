@@ -8,3 +8,4 @@ from tileweave.graph.nn.norms import *
 from tileweave.graph.nn.parts import *
 from tileweave.graph.nn.quantized import *
 from tileweave.graph.nn.recurrent import *
+from tileweave.graph.ops.grouped.ragged import ragged_dot as ragged_dot

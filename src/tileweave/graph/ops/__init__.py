@@ -10,6 +10,7 @@ from tileweave.graph.ops.contract import *
 from tileweave.graph.ops.elementwise import *
 from tileweave.graph.ops.functions import *
 from tileweave.graph.ops.generate import *
+from tileweave.graph.ops.grouped.ragged import ragged_dot as ragged_dot
 from tileweave.graph.ops.grouped.rows import rows as rows
 from tileweave.graph.ops.indexing import *
 from tileweave.graph.ops.reductions import *

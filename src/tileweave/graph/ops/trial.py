@@ -79,6 +79,8 @@ def _values(operation: Operation) -> dict[str, Array] | None:
     out = {name: _sample(k, x.shape, x.dtype) for k, (name, x) in enumerate(operation.inputs)}
     if "indices" in out:  # places in the first input
         out["indices"] = out["indices"] % max(min(operation.inputs[0][1].shape, default=1), 1)
+    if (sizes := out.get("group_sizes")) is not None:  # as many rows as there are, at most
+        sizes[...] = operation.parameter("rows") // sizes.size
     return out
 
 
