@@ -317,4 +317,4 @@ def steps_for(dtype: str) -> tuple[Step, ...]:
     """Every step that graphs of an element type take."""
     if dtype in FLOATS:
         return (*BOTH, smooth, rounded, rounded, statistics, statistics, attending, pooled, *[curved] * 5)
-    return (*BOTH, whole_numbers, exact, exact, exact, *[logical] * 5)
+    return (*BOTH, whole_numbers, exact, exact, exact, *[logical] * 6)
