@@ -139,3 +139,25 @@ def test_products_behind_one_another_are_no_convolution():
     kernel = compile(emit_einsum("ab,bc,cd->ad", sides[:3], sides[3]), cache=False)
     kernel(*arrays)
     np.testing.assert_allclose(arrays[3], arrays[0] @ arrays[1] @ arrays[2], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_vectors_that_end_with_their_rows_compute_some_pixels_twice(seed):
+    rng = np.random.default_rng([seed, 17])
+    lanes = host().lanes(4)
+    n, channels, filters = (int(k) for k in rng.integers(1, (4, 9, 20)))
+    height, width, step = int(rng.integers(3, 12)), int(rng.integers(lanes + 1, 5 * lanes)), 1 + seed % 2
+    x = rng.integers(-9, 10, (n, channels, step * height + 2, step * width + 2)).astype("f4")
+    w = rng.integers(-9, 10, (filters, channels, 3, 3)).astype("f4")
+    bias = rng.integers(-9, 10, (filters, 1, 1)).astype("f4")
+    wanted = definition(x, w, (step, step), (1, 1), 1) + bias
+    more = rng.integers(-9, 10, wanted.shape).astype("f4")
+    given = tw.source(shape=x.shape, dtype="float32", name="x")
+    summed = tg.conv(given, w, stride=step) + bias
+    for tensor, right in (
+        (tw.relu(summed), np.maximum(wanted, 0)),
+        (tw.relu(summed + more), np.maximum(wanted + more, 0)),
+    ):
+        plan = tw.plan(tensor)
+        for threads in (1, 2):
+            np.testing.assert_array_equal(tw.run(plan, bind={"x": x}, threads=threads), right)

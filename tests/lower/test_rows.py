@@ -148,8 +148,11 @@ def test_rows_that_are_read_elsewhere_are_not_confused() -> None:
 
 
 def test_few_rows_and_columns_stay_apart() -> None:
+    """Few: fewer than half of a machine's processors."""
     x = tw.source(np.ones((8, 40_000)))
-    assert "rows" not in operators(tw.plan(tw.softmax(x, -1)))
+    for cores, apart in ((1, False), (16, False), (18, True), (64, True)):
+        operators_of = operators(tw.plan(tw.softmax(x, -1), tw.machines(1, cores=cores)))
+        assert ("rows" not in operators_of) == apart
     assert "rows" not in operators(tw.plan(tw.softmax(tw.source(np.ones((40_000, 8))), 0)))
 
 

@@ -114,7 +114,7 @@ def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[Rewrit
                 if computed(made):
                     return number
             elif made.operator == "rows":
-                if _pays(made, len(machines)) and computed(made, small):
+                if _pays(made, machines) and computed(made, small):
                     return number
             elif made.index.size < ELEMENTS or computed(made):
                 return number
@@ -138,15 +138,17 @@ def _sort_of(made: Operation) -> Hashable:
 
 GROUPS = ("rows", "conv_chain", "product_chain", "attention")
 """Operators that only fusion makes."""
-ROWS_PER_MACHINE = 16
-"""A group is cut between its rows only: with fewer of them, its parts could keep more processors busy."""
+MOST_ROWS_WANTED = 16
+"""A group is cut between its rows only: with fewer of them than half of a machine's processors, or so many, its parts,
+which pass memory several times, could keep more processors busy."""
 SMALL_GROUP = 1 << 16
 """Elements below which one thread computes a group anyway."""
 
 
-def _pays(group: Operation, machines: int) -> bool:
+def _pays(group: Operation, machines: Machines) -> bool:
     """Whether a group of rows is cheaper than its parts: every part reads and writes what the group keeps in cache."""
     axes, rank = group.parameter("axes"), group.parameter("rank")
     fastest = rank - 1 in axes  # else a row is not dense, and what is kept of it is not either
-    small = machines == 1 and sum(tensor.type.box.size for _, tensor in group.inputs) < SMALL_GROUP
-    return fastest and (small or group.index.size >= ROWS_PER_MACHINE * machines)
+    small = len(machines) == 1 and sum(tensor.type.box.size for _, tensor in group.inputs) < SMALL_GROUP
+    wanted = sum(min(MOST_ROWS_WANTED, -(-machine.cores // 2)) for machine in machines.machines)
+    return fastest and (small or group.index.size >= wanted)

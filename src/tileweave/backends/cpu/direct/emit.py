@@ -109,7 +109,7 @@ class _Writer:
         self.width = c.element.width_bytes
         self.lanes = self.target.lanes(self.width)
         self.full = vector(c.element.memory, self.lanes)
-        self.masked = self.tiles.crossed > 1 or c.pixels % self.lanes != 0
+        self.masked = not c.by_rows and (self.tiles.crossed > 1 or c.pixels % self.lanes != 0)
         self.panels = -(-c.filters[0] // self.tiles.filters)
         self.pointers = c.pointers
         self.places: tuple[int, ...] = ()  # of the tables
@@ -228,7 +228,8 @@ class _Writer:
                 table = g.at(vectors_table, g.mul(vector_number, crossed * _ENTRY_BYTES))
                 g.call(f"{self.name}.micro{width}", f"ptr {moved[0]}", f"ptr {moved[1]}", f"ptr {table}", f"ptr {sums}")
                 pixel = g.mul(vector_number, self.lanes)
-                arguments = [f"ptr {sums}", f"i64 {pixel}", f"ptr {moved[2]}", *(f"ptr {p}" for p in others)]
+                where = f"ptr {table}" if self.c.by_rows else f"i64 {pixel}"
+                arguments = [f"ptr {sums}", where, f"ptr {moved[2]}", *(f"ptr {p}" for p in others)]
                 g.call(f"{self.name}.finish{width}", *arguments)
 
             g.loop(start, stop, tile)
@@ -335,16 +336,24 @@ class _Writer:
         """The sums of a tile through the chain, into the output."""
         c = self.c
         extras = list(c.extras)
-        names = [("ptr", "sums"), ("i64", "pixel"), ("ptr", "out"), *(("ptr", f"e{k}") for k in range(len(extras)))]
+        where = ("ptr", "v") if c.by_rows else ("i64", "pixel")
+        names = [("ptr", "sums"), where, ("ptr", "out"), *(("ptr", f"e{k}") for k in range(len(extras)))]
         f = Function(self.module, f"{self.name}.finish{count}", names)
-        pixel_bytes = f.mul("%pixel", self.width)
-        out = f.at("%out", pixel_bytes)
-        starts = [f.at(f"%e{k}", pixel_bytes if c.extras[o].along_pixels else 0) for k, o in enumerate(extras)]
-        left = f.sub(self.size(c.pixels), "%pixel")
+        if c.by_rows:  # of each vector, the table has the first pixel
+            firsts = [f.load("i32", f.at("%v", j * _ENTRY_BYTES + 8), 4) for j in range(count)]
+            wide = [f.value(f"sext i32 {first} to i64") for first in firsts]
+            outs = [f.at("%out", f.mul(pixel, self.width)) for pixel in wide]
+            starts = [f"%e{k}" for k in range(len(extras))]
+        else:
+            pixel_bytes = f.mul("%pixel", self.width)
+            outs = [f.at("%out", f.add(pixel_bytes, j * self.lanes * self.width)) for j in range(count)]
+            starts = [f.at(f"%e{k}", pixel_bytes if c.extras[o].along_pixels else 0) for k, o in enumerate(extras)]
         strides = {o: self.size(c.extras[o].filter_stride) for o in extras}
         out_stride = self.size(c.filters[2])
         masks = [
-            vectors.mask_below(f, str(f.sub(left, j * self.lanes)), self.lanes) if c.pixels % self.lanes else None
+            vectors.mask_below(f, str(f.sub(self.size(c.pixels), f.add("%pixel", j * self.lanes))), self.lanes)
+            if c.pixels % self.lanes and not c.by_rows
+            else None
             for j in range(count)
         ]
 
@@ -355,7 +364,7 @@ class _Writer:
                 if not c.extras[o].along_pixels:
                     one = f.load(c.element.memory, at, self.width)
                     values[o] = vectors.broadcast(f, c.element.memory, self.lanes, one)
-            target = f.at(out, f.mul(number, out_stride))
+            targets = [f.at(out, f.mul(number, out_stride)) for out in outs]
             for j in range(count):
                 size = self.lanes * self.width
                 sums = f.load(self.full, f.at("%sums", f.mul(f.add(f.mul(number, count), j), size)), size)
@@ -363,7 +372,7 @@ class _Writer:
                     if c.extras[o].along_pixels:
                         values[o] = vectors.load(f, c.element, self.lanes, f.at(at, j * size), masks[j])
                 result = self.chained(f, {**values, c.sums: sums}) if c.chain is not None else sums
-                vectors.store(f, c.element, self.lanes, result, f.at(target, j * size), masks[j])
+                vectors.store(f, c.element, self.lanes, result, targets[j], masks[j])
 
         f.loop(0, self.tiles.filters, row)
         f.ret()

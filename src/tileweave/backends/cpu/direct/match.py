@@ -2,7 +2,8 @@
 
 Modes are sorted by what moves along them: pixels (the windowed operand and the output), filters (the weights and the
 output), terms of a sum (both operands), groups (all three). Pixels that lie densely in the output are one range, which
-vectors cut; a vector that crosses rows is read in segments.
+vectors cut; a vector that crosses rows is read in segments. Or each row is cut alone, and its last vector begins so
+much earlier that it ends with the row: some pixels are computed twice, and no vector has a mask.
 
 Source: own.
 """
@@ -49,7 +50,7 @@ class Extra:
 
 
 SEGMENT = np.dtype([("at", "i8"), ("first", "i4"), ("end", "i4")])
-"""Of a vector of pixels: bytes to where its lane 0 would be, first lane, last lane."""
+"""Of a vector of pixels: bytes to where its lane 0 would be, first lane, last lane; by rows, its first pixel twice."""
 
 
 @lru_cache(256)
@@ -80,6 +81,19 @@ def _segments(rows: tuple[tuple[int, int], ...], lanes: int) -> NDArray[Any]:
     return found
 
 
+def _segments_by_rows(rows: tuple[tuple[int, int], ...], lanes: int) -> NDArray[Any]:
+    """The one segment of every vector of pixels, (vectors, 1), where rows are cut alone."""
+    row, step = rows[-1]
+    starts = np.zeros(1, np.int64)
+    for extent, stride in rows[:-1]:
+        starts = (starts[:, None] + np.arange(extent) * stride).reshape(-1)
+    begin = np.minimum(np.arange(0, row, lanes), row - lanes)
+    found = np.empty((len(starts) * len(begin), 1), SEGMENT)
+    found["at"] = (starts[:, None] + begin * step).reshape(-1, 1)
+    found["first"] = found["end"] = (np.arange(len(starts))[:, None] * row + begin).reshape(-1, 1)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Convolution:
     """A product over windows as loops of scalars: every number is in bytes, or counts.
@@ -96,6 +110,7 @@ class Convolution:
         sums: the chain's operand that the sums are.
         extras: the chain's other operands, by number.
         packed: whether the weights lie panel by panel, as `Packing` arranges them.
+        by_rows: whether no vector of pixels crosses rows.
     """
 
     element: Element
@@ -109,6 +124,7 @@ class Convolution:
     sums: int
     extras: dict[int, Extra]
     packed: bool = False
+    by_rows: bool = False
 
     @property
     def pointers(self) -> tuple[int, ...]:
@@ -125,13 +141,18 @@ class Convolution:
         """Elements between neighbouring pixels in the windowed operand: 1 or 2."""
         return self.rows[-1][1] // self.element.width_bytes
 
+    def vectors(self, target: Target) -> int:
+        """Of the pixels of one filter and one image."""
+        lanes, row = target.lanes(self.element.width_bytes), self.rows[-1][0]
+        return self.pixels // row * -(-row // lanes) if self.by_rows else -(-self.pixels // lanes)
+
     def crossed(self, target: Target) -> int:
         """The most rows that one vector of pixels crosses."""
-        return _crossed(self.rows, target.lanes(self.element.width_bytes))
+        return 1 if self.by_rows else _crossed(self.rows, target.lanes(self.element.width_bytes))
 
     def segments(self, target: Target) -> NDArray[Any]:
         """The segments of every vector of pixels, (vectors, crossed)."""
-        return _segments(self.rows, target.lanes(self.element.width_bytes))
+        return (_segments_by_rows if self.by_rows else _segments)(self.rows, target.lanes(self.element.width_bytes))
 
     @property
     def products(self) -> int:
@@ -171,8 +192,17 @@ def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolu
         ahead = found.filters[1] >= 0 and all(mode.strides[1] >= 0 for mode in found.outer)
         found = replace(found, packed=constant and ahead and all(place >= 0 for _, place in found.terms))
         if _windowed(product_op, x) or _reads_well(found, target):
-            return found
+            return _cut_by_rows(found, target)
     return None
+
+
+def _cut_by_rows(c: Convolution, target: Target) -> Convolution:
+    """The convolution with its rows cut alone, where that takes fewer cycles; what is computed twice is read only."""
+    alone = not any(extra.along_pixels for extra in c.extras.values())
+    if not alone or c.rows[-1][0] < target.lanes(c.element.width_bytes) or c.crossed(target) == 1:
+        return c
+    other = replace(c, by_rows=True)
+    return min((c, other), key=lambda one: _tiles(one, target)[0])
 
 
 def _windowed(op: MergedOp, x: int) -> bool:
@@ -357,21 +387,28 @@ _LOAD_CYCLES = {(False, False): 0.3, (False, True): 0.7, (True, False): 1.0, (Tr
 """Beyond the products, by whether vectors cross rows and whether pixels lie two elements apart: measured on a Zen 4,
 where masks and shuffles compete with products."""
 
+_MASKED_CYCLES = 2.0
+"""The same, where a mask is a vector: for reading it again, and for joining what it leaves."""
 
-def tiling(c: Convolution, target: Target) -> RegisterTiling:
-    """The register tile with the fewest cycles."""
-    lanes = target.lanes(c.element.width_bytes)
-    vectors = -(-c.pixels // lanes)
-    crossed = c.crossed(target)
+
+def _tiles(c: Convolution, target: Target) -> tuple[float, int, int]:
+    """(cycles, filters, vectors) of the register tile with the fewest cycles."""
+    vectors, crossed = c.vectors(target), c.crossed(target)
     most_rows = min(c.filters[0], 24, 24 if c.packed else _kept_rows(c.filters[1], target))
     registers = target.registers - (target.registers > 16)
-    _, rows, width = min(
-        (_cycles(c, rows, width, crossed, vectors), rows, width)
+    return min(
+        (_cycles(c, rows, width, target), rows, width)
         for width in range(1, min(8, vectors) + 1)
         for rows in range(1, most_rows + 1)
         if rows == 1 or rows * width + width + 1 <= registers
         if width == 1 or width * crossed * c.step <= _MOST_PLACES
     )
+
+
+def tiling(c: Convolution, target: Target) -> RegisterTiling:
+    """The register tile with the fewest cycles."""
+    vectors, crossed = c.vectors(target), c.crossed(target)
+    _, rows, width = _tiles(c, target)
     tiles = -(-vectors // width)
     few, more = divmod(vectors, tiles)
     widths = (few + 1,) * more + (few,) * (tiles - more)
@@ -380,12 +417,20 @@ def tiling(c: Convolution, target: Target) -> RegisterTiling:
     return RegisterTiling(rows, widths, crossed, blocks)
 
 
-def _cycles(c: Convolution, rows: int, width: int, crossed: int, vectors: int) -> float:
-    """Of all tiles: one per product, some per load, and no less than a product takes."""
+def _cycles(c: Convolution, rows: int, width: int, target: Target) -> float:
+    """Of all tiles: one per product, some per load, and no less than a product takes.
+
+    Where masks take vector registers, and weights are spread by loads of their own, no less than these loads take.
+    """
+    vectors, crossed = c.vectors(target), c.crossed(target)
     tiles = -(-vectors // width)
     wide = -(-vectors // tiles)
     load = _LOAD_CYCLES[crossed > 1, c.step > 1] * crossed
-    return (max(rows * wide + wide * load, 4.0) + 0.7) * tiles * -(-c.filters[0] // rows)
+    busy = rows * wide + wide * load
+    if not target.has("avx512f"):
+        masked = wide * crossed * (crossed > 1)
+        busy = max(busy + _MASKED_CYCLES * masked, rows + wide * crossed + 2.0 * masked)
+    return (max(busy, 4.0) + 0.7) * tiles * -(-c.filters[0] // rows)
 
 
 def _kept_rows(stride_bytes: int, target: Target) -> int:
