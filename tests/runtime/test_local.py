@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from plans import meeting, misbehaving, random_plan, rows_plan
 from random_graphs import random_graph
 
+import tileweave as tw
 from tileweave import graph as g
 from tileweave.errors import RunError, StorageError
 from tileweave.planner import machines, make_plan
 from tileweave.runtime import Done, Failed, Progress, Started, run_plan
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io import mapped
+from tileweave.runtime.io.chunks import ChunkFiles
 from tileweave.runtime.io.sinks import HOST, open_sinks, sweep
 from tileweave.runtime.prepare import prepare
 from tileweave.space import Box
@@ -232,6 +235,7 @@ from pathlib import Path
 import numpy as np
 sys.path.insert(0, {tests!r})
 from plans import meeting, misbehaving, rows_plan
+import tileweave as tw
 from tileweave import graph as g
 from tileweave.planner import machines
 from tileweave.runtime import run_plan
@@ -347,6 +351,7 @@ def test_a_read_that_fails_now_and_then_is_tried_again(tmp_path: Path, monkeypat
 FULL = """
 import resource, sys
 import numpy as np
+import tileweave as tw
 from tileweave import graph as g
 import tileweave as tw
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
@@ -512,6 +517,30 @@ def test_blas_has_its_threads_back_after_a_run() -> None:
     before = [pool["num_threads"] for pool in threadpool_info()]
     run_plan(rows_plan(g.exp(g.as_tensor(np.ones(8))), machines(4), 4), threads=2)
     assert [pool["num_threads"] for pool in threadpool_info()] == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_plan_for_several_machines_reads_each_chunk_once_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    import zarr
+
+    rng = np.random.default_rng(seed)
+    rows, columns = (int(n) for n in rng.integers(8, 40, 2))
+    wanted = rng.random((rows, columns), np.float32)
+    zarr.create_array(str(tmp_path / "rows.zarr"), shape=(rows, columns), chunks=(4, columns), dtype="f4")[...] = wanted
+    read, plainly = Counter[Box](), ChunkFiles.read
+    target = tw.sink(tw.source(tmp_path / "rows.zarr"), tmp_path / "columns.zarr", chunks=(rows, 4))
+    plan = tw.plan(target, int(rng.integers(2, 5)))
+
+    def counted(self: ChunkFiles, box: Box, *rest: Any) -> None:
+        read[box] += 1
+        plainly(self, box, *rest)
+
+    monkeypatch.setattr(ChunkFiles, "read", counted)
+    tw.run(plan)
+    assert set(read.values()) == {1} and len(read) == -(-rows // 4), seed
+    np.testing.assert_array_equal(np.asarray(zarr.open_array(str(tmp_path / "columns.zarr"))[...]), wanted)
 
 
 def test_shards_that_are_stored_at_once_find_one_array(monkeypatch: pytest.MonkeyPatch) -> None:

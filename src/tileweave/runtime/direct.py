@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +19,7 @@ from tileweave.graph import ArrayData, Graph, MemoryTarget, Source
 from tileweave.lower.executable import Executable
 from tileweave.planner import Machines, Plan, Step, tasks
 from tileweave.planner.tasks import in_one_process
-from tileweave.runtime.prepare import Prepared, keeping
+from tileweave.runtime.prepare import Prepared, keeping, prepare
 
 Array = np.ndarray[Any, Any]
 KEEP_PER_PLAN = 8
@@ -128,6 +128,24 @@ def _slow_seconds(plan: Plan) -> float:
     """The estimated seconds of steps that NumPy computes shard by shard, and several threads could at once."""
     several = (step for step in plan.steps if step.cuts.count > 1 and len(plan.machines) > 1)
     return sum(step.costs.seconds for step in several if step.stage == "block" and not step.kernel.backend)
+
+
+def merged(plan: Plan, prepared: Prepared) -> tuple[Plan, Prepared]:
+    """The plan as one process runs it: blocks of different machines together where kernels compute them all.
+
+    A chunk of a file that several blocks lie in is unpacked once then. What machines have in turn stays apart, and
+    where the memory of all does not hold the blocks, all do.
+    """
+    if len(plan.machines) == 1 or _slow_seconds(plan) >= WORTH_THREADS:
+        return plan, prepared
+    known: tuple[tuple[Step, ...], Prepared] | None = prepared.extra.get("merged")
+    if known is None:
+        one = in_one_process(plan)
+        together = prepare(one)
+        fits = sum(together.peak_bytes) <= sum(machine.memory_bytes for machine in plan.machines.machines)
+        known = prepared.extra["merged"] = (one.steps, together) if fits else (plan.steps, prepared)
+    steps, together = known
+    return replace(plan, steps=steps), together
 
 
 def check_out(plan: Plan, out: Sequence[Array | None] | None) -> Sequence[Array | None]:

@@ -98,6 +98,8 @@ def run_plan(
                     return done
         except WorkFailed as failed:
             raise work_failed(failed, plan, prepared) from failed.__cause__
+        if not resume:
+            plan, prepared = direct.merged(plan, prepared)
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
     spare = sum(machine.memory_bytes for machine in plan.machines.machines) - sum(prepared.peak_bytes)
