@@ -280,10 +280,9 @@ def kernel_of(
 
     With constant operands it may be one that reads them in an order of its own (`base.Arranged`).
     """
-    arranges = isinstance(backend(by), ArrangesConstants) and lowering(operation, stage).startswith(
-        ("windows", "contraction")
-    )
-    fixed = tuple(constant) if arranges and not tune else ()
+    fixed: tuple[str, ...] = ()
+    if constant and not tune and isinstance(backend(by), ArrangesConstants):
+        fixed = tuple(constant) if lowering(operation, stage).startswith(("windows", "contraction")) else ()
     key = (
         backend(by),  # another one of its name has other kernels
         operation.operator,

@@ -134,6 +134,7 @@ class _Ready:
         step: its step.
         reads: (name, what gathers it) of each input.
         sink: number of the sink that it stores into, or -1.
+        hands_over: whether the block that it stores becomes the result.
         width: how many shards of its step may run at once.
     """
 
@@ -141,6 +142,7 @@ class _Ready:
     step: Step
     reads: tuple[tuple[str, Gather], ...]
     sink: int
+    hands_over: bool
     width: int
 
 
@@ -154,6 +156,7 @@ def _ready(prepared: Prepared) -> tuple[_Ready, ...]:
                 prepared.steps[task.step],
                 tuple((read.name, gather(read)) for read in task.reads),
                 prepared.sink(task),
+                prepared.sink(task) >= 0 and prepared.hands_over(task),
                 widths[task.step],
             )
             for task in prepared.tasks
@@ -258,8 +261,7 @@ class _Run:
             if self.scratch is not None and destination.atom and all(one.spilled and one.shifts for one in pieces):
                 used = self._store_atoms(task, destination, self.scratch, taken)
             else:
-                whole = self.prepared.hands_over(task)
-                used = store(task, ready.reads[0][1], holds, destination, threads, whole)
+                used = store(task, ready.reads[0][1], holds, destination, threads, ready.hands_over)
             self._hold(task.machine, used)
             self._finish(task, None, used, began, taken)
             return
