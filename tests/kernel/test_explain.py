@@ -105,6 +105,9 @@ def test_the_pictures_of_the_page_are_of_the_layouts_that_dispatch_chose(golden)
     golden("../../docs/images/kernels/trainium-matmul.svg", import_module("trainium").matmul.pictures(*matrices)["acc"])
     kernel, arguments, _, _ = import_module("collectives").case("all-to-all", 4, 52, 36)
     golden("../../docs/images/kernels/collectives-all-to-all.svg", kernel.pictures(*arguments)["x"])
+    shards = [[np.zeros(s, np.float16)] * 4 for s in ((4, 16), (16, 16), (16, 16))]
+    kernel = import_module("gather_gemm").on(4)
+    golden("../../docs/images/kernels/gather_gemm-gather_gemm.svg", kernel.pictures(*shards)["gathered"])
     page = (Path(__file__).resolve().parents[2] / "docs" / "kernels.md").read_text()
     files = {path.name for path in Path(import_module("softmax").__file__).parent.glob("*.py")}
     assert all(f"`examples/kernels/{file}`" in page for file in files)

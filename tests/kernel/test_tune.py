@@ -15,6 +15,12 @@ matmul = import_module("matmul")
 A, B, C = (tk.spec(s, "f16") for s in ((8192, 4096), (12288, 4096), (8192, 12288)))
 
 
+def test_an_option_without_values_is_named():
+    halves = [tk.spec((64, 64), "f16")] * 3
+    with pytest.raises(VerifyError, match="the option bm has no values"):
+        matmul.matmul.tune({"bm": ()}, *halves)
+
+
 def test_settings_are_ranked_and_pruned():
     tuned = matmul.matmul_roles.tune({"bm": (64, 128, 256), "bn": (128, 256), "stages": (2, 4, 8)}, A, B, C, on="cuda")
     assert tuned.best in ({"bm": 128, "bn": 256, "stages": 4}, {"bm": 256, "bn": 128, "stages": 4})
