@@ -91,7 +91,7 @@ def dynamic_quantize(node: OnnxNode) -> tuple[Tensor, ...]:
     scale = g.divide(g.subtract(high, low), g.full((), 255.0, x.dtype))
     safe = g.where(g.equal(scale, zero), g.full((), 1.0, x.dtype), scale)
     point = saturated(g.round(g.divide(g.subtract(zero, low), safe)), np.dtype(np.uint8))
-    value = g.add(g.round(g.divide(x, safe)), g.cast(point, x.dtype))
+    value = g.add(g.round(g.divide(x, safe)), as_numbers(point, x.dtype))
     return saturated(value, np.dtype(np.uint8)), scale, point
 
 
