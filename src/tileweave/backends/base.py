@@ -272,6 +272,8 @@ class Outcome(IntEnum):
     """An object is not what is wanted; nothing has run."""
     SHARED = 2
     """Memory that is written is read too, or written twice; nothing has run."""
+    FAULT = 3
+    """A call met a place outside of an array: what was written is no result."""
 
 
 class CallRow(Protocol):
@@ -291,7 +293,7 @@ class PythonRow:
 
     Args:
         point: called with each point and its operand.
-        run: runs the calls.
+        run: runs the calls; an `Outcome`, or None.
         points: as `Calls.sequence`.
         wanted: as `Calls.sequence`.
         apart: as `Calls.sequence`.
@@ -300,7 +302,7 @@ class PythonRow:
     def __init__(
         self,
         point: Callable[[Point, Array], object],
-        run: Callable[[], object],
+        run: Callable[[], int | None],
         points: Sequence[Point],
         wanted: Sequence[Wanted],
         apart: Apart,
@@ -316,8 +318,7 @@ class PythonRow:
         for point in self._points:
             array = objects[point.number]
             self._point(point, array if point.view is None else point.view(array))
-        self._calls()
-        return Outcome.DONE
+        return self._calls() or Outcome.DONE
 
     def again(self, *objects: Any) -> int:
         """As `CallRow`."""
@@ -376,6 +377,17 @@ class Moves(Protocol):
 
     def mover(self, source: Array, out: Array, threads: int) -> Any | None:
         """What `Calls.add` takes, with the arrays (source, out), to copy arrays of these layouts; None: nothing."""
+
+
+@runtime_checkable
+class Takes(Protocol):
+    """A backend that takes elements at places that are data among the calls of its kernels; not every one does."""
+
+    def taker(self, x: Array, places: Array, out: Array, axis: int, threads: int) -> Any | None:
+        """What `Calls.add` takes, with the arrays (x, places, out), to take along an axis; None: nothing.
+
+        A call that meets a place outside of the array ends as `Outcome.FAULT`.
+        """
 
 
 @runtime_checkable

@@ -27,20 +27,21 @@ from tileweave.backends.base import (
     Moves,
     PythonCalls,
     PythonRow,
+    Takes,
     Wanted,
     WritesOver,
     backend,
 )
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source, TensorType
-from tileweave.graph.ops.operators import operator_of
 from tileweave.lower import homes
-from tileweave.lower.execute import COPIES, copy, definition, execute, is_small, kernel_of, regular
+from tileweave.lower.execute import COPIES, Writes, copy, definition, execute, is_small, kernel_of, regular
 from tileweave.lower.programs import in_order
 from tileweave.lower.reads import (
     block_bytes,
     constant,
     is_native,
+    is_take,
     never_written,
     own,
     place,
@@ -122,14 +123,14 @@ class Executable:
         self._kept: list[Array] = []
         self.python_steps = 0
         self.kernels = 0
-        self._native = [is_native(steps[task.step], task) for task in tasks]
+        self._native = [is_native(steps[task.step], task) or is_take(steps[task.step], task) for task in tasks]
         self._buffers: dict[tuple[int, int], Array] = {}
         self._homes: dict[int, Home] = {}
         self._fixed: dict[int, Any] = {}  # task -> its array, or its block of several outputs
         self._views: dict[int, ReadPiece] = {}  # reshape -> what it is a view of
         self._seen = tasks  # what they read through views
         self.arena_bytes = self._lay_out(room_bytes)
-        dropped = self._dropped()
+        dropped = homes.dropped(steps, self._seen, self._stays)
         for task in tasks:
             if steps[task.step].stage == "store":
                 self._store(task)
@@ -162,7 +163,7 @@ class Executable:
                 says; None: new ones.
 
         Returns:
-            None, and nothing has run, where an array does not fit, or shares memory.
+            None where an array does not fit, or shares memory, and nothing has run; or where a place lies outside.
 
         Raises:
             WorkFailed: a task raised.
@@ -268,7 +269,7 @@ class Executable:
             if self._steps[task.step].stage == "store" or (task.number in results and readers[task.number] == 1):
                 continue
             read = sum(read.size_bytes for read in task.reads)
-            kept = sum(kind.size_bytes for kind in self._kinds(task).values())
+            kept = sum(kind.size_bytes for kind in homes.kinds(self._steps[task.step], task).values())
             if kept <= max(read, FIXED_BYTES) and all(map(self._never_changes, task.reads)):
                 self._fixed[task.number] = None
                 self._native[task.number] = False
@@ -306,14 +307,6 @@ class Executable:
         self._fixed[task.number] = block
         self.arena_bytes += block_bytes(block)
 
-    def _kinds(self, task: Task) -> dict[str, TensorType]:
-        """The outputs that a task keeps."""
-        step = self._steps[task.step]
-        types = cast("Operation", step.node).output_types
-        return {
-            name: TensorType(out.shape, types[name].dtype) for name, out in zip(step.outputs, task.outs, strict=True)
-        }
-
     def _placed(self) -> tuple[dict[tuple[int, int], tuple[TensorType, int]], int]:
         """Per buffer of the arena (type, first byte), and the bytes of all; a buffer per read that is put together."""
         kinds, spans = self._spans()
@@ -330,7 +323,7 @@ class Executable:
             if home is not None and home.result < 0:
                 first, last = spans.get(home.key, (at, at))
                 spans[home.key] = min(first, at), max(last, at)
-                (kind,) = self._kinds(self._tasks[number]).values()
+                (kind,) = homes.kinds(self._steps[self._tasks[number].step], self._tasks[number]).values()
                 kinds[home.key] = TensorType(home.hold.shape, kind.dtype)
 
         for at, task in enumerate(self._seen):
@@ -343,18 +336,6 @@ class Executable:
                         spans[task.number, 1 + k] = spans.get((task.number, 1 + k), (at, at))[0], at
                         kinds[task.number, 1 + k] = TensorType(read.box.shape, read.dtype)
         return kinds, spans
-
-    def _dropped(self) -> dict[int, list[int]]:
-        """Task -> the tasks whose blocks, held by Python, nobody reads after it."""
-        last: dict[int, int] = {}
-        for task in self._seen:
-            if not self._stays(task.number) and self._steps[task.step].stage != "store":
-                last[task.number] = task.number
-            last.update((number, task.number) for number in task.needs if not self._stays(number))
-        out: dict[int, list[int]] = {}
-        for number, at in last.items():
-            out.setdefault(at, []).append(number)
-        return out
 
     def _stays(self, number: int) -> bool:
         """Whether a block lies at a place of its own, or was computed once."""
@@ -419,16 +400,22 @@ class Executable:
         by, sample = backend(COPIES), lies_as(source)
         mover = by.mover(sample, target, self._threads) if isinstance(by, Moves) else None
         if mover is not None:
-            call = self._calls_of(COPIES).add(mover, [sample, target])
-            if isinstance(source, Slot):
-                self._segment.points.append((call, 0, source))
-            self._kept.append(sample)
-            self._segment.add(call, number)
+            self._call(mover, [source, target], number)
         elif isinstance(source, Slot):
             self._act(number, lambda now: copy(target, source(now), threads=self._threads))
         else:
             ready = partial(copy, target, source, threads=self._threads)
             self._act(number, lambda now: ready())
+
+    def _call(self, kernel: Any, operands: Sequence[Array | Slot], number: int) -> None:
+        """Adds a call of the backend that rearranges."""
+        self._point(self._calls_of(COPIES).add(kernel, list(map(lies_as, operands))), operands, number)
+
+    def _point(self, call: int, operands: Sequence[Array | Slot], number: int) -> None:
+        """Adds a call to the row: what every run brings of its operands is said then, the others stay alive."""
+        self._segment.points += [(call, k, one) for k, one in enumerate(operands) if isinstance(one, Slot)]
+        self._kept += [one for one in operands if not isinstance(one, Slot)]
+        self._segment.add(call, number)
 
     # ---- tasks --------------------------------------------------------------------------------------------------
 
@@ -449,16 +436,17 @@ class Executable:
         node = cast("Operation", step.node)
         found = [self._input(task, k) for k in range(len(task.reads))]
         target = self._target(task)
-        if self._native[task.number] and target is not None and self._bind(task, step, found, target):
+        add = self._bind if step.kernel.backend else self._take
+        if self._native[task.number] and target is not None and add(task, step, found, target):
             return
         slot, kept = self._count + task.number, step.outputs
         if target is None and len(kept) > 1:
             first = self._results + len(self._sinks) + len(self._outputs)
             self._outputs.update(((task.number, name), first + k) for k, name in enumerate(kept))
         places = [(self._outputs[task.number, name], name) for name in kept if (task.number, name) in self._outputs]
-        into, single = None, len(node.outputs) == 1
+        into: Writes | None = None
         if step.stage == "block" and not step.kernel.backend:
-            block, into = definition(node, task.index, kept), operator_of(node).into if single else None
+            block, into = definition(node, task.index, kept, self._threads)
         else:
             block = partial(execute, node, step.stage, task.index, threads=self._threads, decision=step.kernel)
         fixed = {read.name: one for read, (one, _) in zip(task.reads, found, strict=True) if not isinstance(one, Slot)}
@@ -471,7 +459,7 @@ class Executable:
             for name, number, view in brought:
                 given[name] = now[number] if view is None else view(now[number])
             if target is not None and into is not None:
-                into(node, given, target(now) if isinstance(target, Slot) else target)
+                into(given, target(now) if isinstance(target, Slot) else target)
                 return
             made = block(given)
             if target is None:
@@ -506,19 +494,28 @@ class Executable:
             self.arena_bytes += sum(array.nbytes for array in new)
             given = own
         call = calls.add(kind.kernel, given)
-        for position, k in enumerate(kind.order):
-            operand = target if k < 0 else found[k][0]
-            if isinstance(operand, Slot):
-                self._segment.points.append((call, position, operand))
-            elif k >= 0:
-                self._kept.append(operand)
-        self._segment.add(call, task.number)
-        for region, over in zip(task.reads, kind.over, strict=True):
+        self._point(call, [target if k < 0 else found[k][0] for k in kind.order], task.number)
+        self._bound(task, kind.over)
+        return True
+
+    def _take(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
+        """Adds a call that takes elements at places that are data; False where the arrays' strides allow none."""
+        by, axis = backend(COPIES), cast("Operation", step.node).parameter("axis")
+        lie = [sample for _, sample in found]
+        taker = by.taker(lie[0], lie[1], lies_as(target), axis, self._threads) if isinstance(by, Takes) else None
+        if taker is None:
+            return False
+        self._call(taker, [*(one for one, _ in found), target], task.number)
+        self._bound(task, [False] * len(found))
+        return True
+
+    def _bound(self, task: Task, over: Sequence[bool]) -> None:
+        """Notes what a call reads, which its result may be written over where that is said, and what it writes."""
+        for region, may in zip(task.reads, over, strict=True):
             together = len(region.pieces) > 1  # in memory of its own, before the kernel runs
-            self._reads_of(2 * task.number + (not together), region.pieces, over)
+            self._reads_of(2 * task.number + (not together), region.pieces, may)
         self._writes(task)
         self.kernels += 1
-        return True
 
     def _kind(self, task: Task, step: Step, sample: Sequence[Array], made: Array, fixed: tuple[str, ...]) -> TaskKind:
         """The kernel of a task, which all tasks of its step have whose arrays lie alike."""

@@ -6,10 +6,11 @@ Source: own.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
-from tileweave.graph import Sink, Source, TensorType
+from tileweave.graph import Operation, Sink, Source, TensorType
 from tileweave.lower.reads import bounds, pointwise, written_over
 from tileweave.lower.values import Home
 from tileweave.planner.plan import Step
@@ -28,6 +29,31 @@ def in_results(steps: Sequence[Step], tasks: Sequence[Task], sinks: Mapping[Sink
                     hold = node.tensor.type.box.translate(piece.map.offset)
                     found.setdefault(piece.task, Home((-1, sinks[node]), hold))
     return found
+
+
+def kinds(step: Step, task: Task) -> dict[str, TensorType]:
+    """The outputs that a task keeps."""
+    types = cast("Operation", step.node).output_types
+    return {name: TensorType(out.shape, types[name].dtype) for name, out in zip(step.outputs, task.outs, strict=True)}
+
+
+def dropped(steps: Sequence[Step], tasks: Sequence[Task], stays: Callable[[int], bool]) -> dict[int, list[int]]:
+    """Task -> the tasks whose blocks, held by Python, nobody reads after it.
+
+    Args:
+        steps: of the plan.
+        tasks: in their order.
+        stays: whether the block of a task lies at a place of its own, or was computed once.
+    """
+    last: dict[int, int] = {}
+    for task in tasks:
+        if not stays(task.number) and steps[task.step].stage != "store":
+            last[task.number] = task.number
+        last.update((number, task.number) for number in task.needs if not stays(number))
+    out: dict[int, list[int]] = {}
+    for number, at in last.items():
+        out.setdefault(at, []).append(number)
+    return out
 
 
 def together(tasks: Sequence[Task], free: Sequence[Task]) -> dict[int, Home]:

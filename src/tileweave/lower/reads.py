@@ -242,6 +242,13 @@ def updates(step: Step, task: Task) -> bool:
     return operator.into is not None and not operator.arity and same and len(task.reads[0].pieces) == 1
 
 
+def is_take(step: Step, task: Task) -> bool:
+    """Whether a task takes elements at places that are data, for which backends may have code without a program."""
+    if step.stage != "block" or step.kernel.backend or cast("Operation", step.node).operator != "take":
+        return False
+    return len(task.reads) == 2 and bool(task.out.size) and all(read.box.size for read in task.reads)
+
+
 def is_native(step: Step, task: Task) -> bool:
     """Whether a backend's kernel computes a task."""
     if (

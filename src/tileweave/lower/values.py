@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import NOWHERE, Apart, CallRow, Calls, Compiled, Point, Wanted
+from tileweave.backends.base import NOWHERE, Apart, CallRow, Calls, Compiled, Outcome, Point, Wanted
 from tileweave.backends.host import LINE_BYTES, address_of
 from tileweave.space import Box
 
@@ -159,7 +159,12 @@ class CallSegment:
         """The calls as an action."""
         numbers = tuple(dict.fromkeys(slot.number for _, _, slot in self.points))
         run = self.row(calls, numbers).run
-        return lambda now: run(*[now[k] for k in numbers])
+
+        def act(now: Values) -> None:
+            if run(*[now[k] for k in numbers]) == Outcome.FAULT:
+                raise IndexError("a place is out of bounds")
+
+        return act
 
 
 @dataclass(frozen=True, slots=True)

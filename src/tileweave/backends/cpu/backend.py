@@ -13,6 +13,7 @@ from tileweave.backends import host
 from tileweave.backends.base import ELEMENTS, Decision, primitives_text
 from tileweave.backends.cpu.kernel import CpuKernel, compile
 from tileweave.backends.cpu.moves import Move, movable
+from tileweave.backends.cpu.takes import Take, takeable
 from tileweave.backends.cpu.target.calls import NativeCalls
 from tileweave.backends.cpu.tuning import Tuned, tune
 from tileweave.teir.ir.dtypes import FACTORS
@@ -54,6 +55,12 @@ class Cpu:
     def mover(self, source: np.ndarray[Any, Any], out: np.ndarray[Any, Any], threads: int) -> Move | None:
         """What copies arrays of these layouts among the calls of kernels; None where there is no code for it."""
         return Move(threads) if movable(source, out) else None
+
+    def taker(
+        self, x: np.ndarray[Any, Any], places: np.ndarray[Any, Any], out: np.ndarray[Any, Any], axis: int, threads: int
+    ) -> Take | None:
+        """What takes elements along an axis among the calls of kernels; None where there is no code for it."""
+        return Take(axis, threads) if takeable(x, places, out, axis) else None
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray[Any, Any]]:
         """Arrays that begin with a cache line where they are large."""

@@ -157,24 +157,46 @@ register(Operator("cumprod", _running_block(np.multiply), _AXIS, _cumprod_gradie
 # sorting
 
 
+_SHORT_ROW = 128
+"""Rows up to this length are sorted whole where only their first elements are wanted: NumPy sorts 1404 rows of 16 in
+0.13 ms and partitions them in 0.20; of 83 rows of 1612 in 0.84 and 0.28."""
+
+
 def _sort_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    x, dim = inputs["x"], operation.parameter("axis")
-    if "indices" not in operation.output_types:
-        values = np.sort(_compared(x), dim).astype(x.dtype, copy=False)
-        return {"values": np.flip(values, dim) if operation.parameter("descending") else values}
-    order = _first_places(x, dim, operation.output_types["indices"].shape[dim], operation.parameter("descending"))
-    return {"values": np.take_along_axis(x, order, dim), "indices": order.astype(np.int64, copy=False)}
+    x, types = inputs["x"], operation.output_types
+    if len(types) == 1:
+        ((name, kind),) = types.items()
+        out = np.empty(kind.shape, kind.dtype)
+        _sort_into(operation, inputs, out)
+        return {name: out}
+    order = _places_of(operation, x, types["indices"].shape)
+    return {"values": np.take_along_axis(x, order, operation.parameter("axis")), "indices": order}
 
 
 def _sort_into(operation: Operation, inputs: Arrays, out: Array) -> None:
-    x, dim = inputs["x"], operation.parameter("axis")
-    if _compared(x) is not x:
-        out[...] = _sort_block(operation, inputs)["values"]
-        return
-    out[...] = x
-    out.sort(dim)
-    if operation.parameter("descending"):
-        out[...] = np.flip(out, dim)
+    """The values alone, or the places."""
+    x, dim, descending = inputs["x"], operation.parameter("axis"), operation.parameter("descending")
+    keys, count, total = _compared(x), out.shape[dim], x.shape[dim]
+    if "indices" in operation.output_types:
+        out[...] = _places_of(operation, x, out.shape)
+    elif keys is x and count == total:
+        out[...] = x
+        out.sort(dim)
+        if descending:
+            out[...] = np.flip(out, dim)
+    elif count:
+        few = count < total and total > _SHORT_ROW
+        made = np.partition(keys, total - count if descending else count - 1, dim) if few else np.sort(keys, dim)
+        best = made[(*(slice(None),) * dim, slice(total - count, None) if descending else slice(count))]
+        if few:
+            best.sort(dim)
+        out[...] = np.flip(best, dim) if descending else best
+
+
+def _places_of(operation: Operation, x: Array, shape: Sequence[int]) -> Array:
+    dim = operation.parameter("axis")
+    order = _first_places(x, dim, shape[dim], operation.parameter("descending"))
+    return order.astype(np.int64, copy=False)
 
 
 def _compared(x: Array) -> Array:
@@ -255,7 +277,7 @@ def _truth(node: object, value: object) -> str:
 
 
 _SORT = Form(("x",), {"axis": axis_form, "descending": _truth})
-register(Operator("sort", _sort_block, _SORT, _sort_gradient, into=_sort_into))
+register(Operator("sort", _sort_block, _SORT, _sort_gradient, into=_sort_into, spares=True))
 
 
 def _sorted(where: str, x: Any, axis: int, descending: bool, count: int | None = None) -> tuple[Tensor, Tensor]:

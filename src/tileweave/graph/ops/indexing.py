@@ -93,17 +93,6 @@ def _take_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     return {"out": np.asarray(np.take(inputs["x"], inputs["indices"], axis=operation.parameter("axis")))}
 
 
-def _take_into(operation: Operation, inputs: Arrays, out: Array) -> None:
-    """As `_take_block`. NumPy checks places one by one through a buffer, unless it need not."""
-    x, places, dim = inputs["x"], inputs["indices"], operation.parameter("axis")
-    count = x.shape[dim]
-    inside = not places.size or (places.min() >= -count and places.max() < count)
-    if inside and out.flags.c_contiguous and not np.may_share_memory(places, out):
-        np.take(x, places, dim, out, "wrap")
-    else:
-        out[...] = _take_block(operation, inputs)["out"]
-
-
 def _take_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
     x, indices, dim = operation.input("x"), operation.input("indices"), operation.parameter("axis")
     deep, rank = len(indices.shape), len(dy.shape)
@@ -116,7 +105,7 @@ def _take_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Ten
 
 
 _TAKE = Form(("x", "indices"), {"axis": axis_form})
-register(Operator("take", _take_block, _TAKE, _take_gradient, _MOVE, into=_take_into))
+register(Operator("take", _take_block, _TAKE, _take_gradient, _MOVE))
 
 
 @public()

@@ -26,7 +26,7 @@ _WORD = struct.Struct("=q")
 
 _SOURCE = f"""
 ; %head: array type, wanted: count, rows, points: count, rows, calls: count, rows, spans, busy, arguments,
-; PyEval_SaveThread, PyEval_RestoreThread, PyLong_FromLong
+; PyEval_SaveThread, PyEval_RestoreThread, PyLong_FromLong, faults: count, rows
 define ptr @call(ptr %self, ptr %objects, i64 %count) nounwind {{
   %result = call ptr @guarded(ptr %self, ptr %objects, i64 %count, i1 false)
   ret ptr %result
@@ -69,16 +69,45 @@ work:
   %restore.at = getelementptr i64, ptr %head, i64 11
   %restore = load ptr, ptr %restore.at
   call void %restore(ptr %thread)
+  %faulted = call i64 @faulted(ptr %head)
   br label %give
 give:
+  %became = phi i64 [ %outcome, %found ], [ %faulted, %work ]
   store atomic i64 0, ptr %busy release, align 8
   br label %answer
 answer:
-  %said = phi i64 [ {Outcome.MISFIT}, %entry ], [ {Outcome.MISFIT}, %take ], [ %outcome, %give ]
+  %said = phi i64 [ {Outcome.MISFIT}, %entry ], [ {Outcome.MISFIT}, %take ], [ %became, %give ]
   %integer.at = getelementptr i64, ptr %head, i64 12
   %integer = load ptr, ptr %integer.at
   %result = call ptr %integer(i64 %said)
   ret ptr %result
+}}
+
+; whether a call has noted a fault, which is taken back; an Outcome
+define i64 @faulted(ptr %head) nounwind {{
+entry:
+  %count.at = getelementptr i64, ptr %head, i64 13
+  %count = load i64, ptr %count.at
+  %rows.at = getelementptr i64, ptr %head, i64 14
+  %rows = load ptr, ptr %rows.at
+  br label %each
+each:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %one ]
+  %found = phi i64 [ 0, %entry ], [ %found.next, %one ]
+  %more = icmp slt i64 %k, %count
+  br i1 %more, label %one, label %done
+one:
+  %at.at = getelementptr ptr, ptr %rows, i64 %k
+  %at = load ptr, ptr %at.at
+  %fault = load i64, ptr %at
+  store i64 0, ptr %at
+  %found.next = or i64 %found, %fault
+  %k.next = add i64 %k, 1
+  br label %each
+done:
+  %none = icmp eq i64 %found, 0
+  %outcome = select i1 %none, i64 {Outcome.DONE}, i64 {Outcome.FAULT}
+  ret i64 %outcome
 }}
 
 ; whether the objects are what is wanted; an Outcome
@@ -359,7 +388,7 @@ _FASTCALL = 0x0080
 
 @functools.cache
 def _code() -> Code:
-    return compile_ir(_SOURCE + _DIRECT, ("run", "call", "again", "direct"), host())
+    return compile_ir(_SOURCE + _DIRECT, ("run", "call", "again", "direct", "faulted"), host())
 
 
 class _Method(ctypes.Structure):
@@ -450,6 +479,8 @@ class Bound:
         self.positions = tuple(positions)
         self.place: Callable[[int], None] = lambda memory: None
         """Writes where the working memory begins."""
+        self.fault = -1
+        """Where the environment has a word that the call sets where it did something else; -1: nowhere."""
 
     def write(self, position: int, value: int) -> None:
         """Write a word of the environment."""
@@ -491,9 +522,11 @@ class NativeCalls:
             return NativeRow(chosen, [(point, self._word(point)) for point in points], wanted, apart, self)
         head = NativeRow(chosen, (), (), apart, self)
         run, address = _code().function("run", None, ctypes.c_void_p), ctypes.addressof(head.head)
+        faulted = _code().function("faulted", ctypes.c_int64, ctypes.c_void_p)
 
-        def alone(_kept: object = head) -> None:
+        def alone(_kept: object = head) -> int:
             run(address)
+            return int(faulted(address))
 
         return PythonRow(lambda one, array: _write(self._word(one), address_of(array)), alone, points, wanted, apart)
 
@@ -532,8 +565,10 @@ class NativeRow:
         tables = ((len(wanted), looked), (len(points), pointed), (len(calls), rows))
         words = [word for count, table in tables for word in (count, ctypes.addressof(table))]
         spans = _spans(apart)
-        self.head = _words([id(np.ndarray), *words, ctypes.addressof(spans[0]), 0, objects, *_python()])
-        self._kept = (tables, extents, calls, kept, _code(), spans)
+        faults = _words([bound.address + bound.fault for bound in calls if bound.fault >= 0])
+        last = sum(bound.fault >= 0 for bound in calls), ctypes.addressof(faults)
+        self.head = _words([id(np.ndarray), *words, ctypes.addressof(spans[0]), 0, objects, *_python(), *last])
+        self._kept = (tables, extents, calls, kept, _code(), spans, faults)
         self.run, self.again = (_builtin(name, self.head, self._kept) for name in ("call", "again"))
 
 
