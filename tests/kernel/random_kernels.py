@@ -263,15 +263,6 @@ def products(random: Random, numbers: np.random.Generator) -> Trial:
     return Trial(name, product, [A, given, out], want.astype(out.dtype), 0.0 if kind == "s32" else 1e-4)
 
 
-def lying(x: np.ndarray, turned: bool, step: int) -> np.ndarray:
-    """A matrix as it is, or turned, with rows of whole steps."""
-    if not turned:
-        return x
-    rows = np.zeros((x.shape[1], -(-x.shape[0] // step) * step), x.dtype)
-    rows[:, : x.shape[0]] = x.T
-    return rows
-
-
 def wide_products(random: Random, numbers: np.random.Generator) -> Trial:
     """A B^T of large tiles, operands as they lie or turned, one or two accumulators, a chain behind them."""
     dtype = random.choice((np.float16, np.float16, ml_dtypes.bfloat16, *NARROW, np.float32))
@@ -280,6 +271,7 @@ def wide_products(random: Random, numbers: np.random.Generator) -> Trial:
     depth = random.choice((random.randint(1, 100), *(step * random.randint(1, 12) for _ in range(5))))
     bm, bn, bk = random.choice((64, 128, 128, 96)), random.choice((16, 32, 64, 48)), step * random.choice((2, 4, 8))
     turned = [random.random() < 0.3 if np.dtype(dtype).itemsize == 2 else False for _ in range(2)]
+    m, n = (-(-size // step) * step if turn else size for size, turn in zip((m, n), turned, strict=True))
     groups, stages, twice = random.choice((1, 1, 2, 3)), random.choice((1, 2, 3)), random.random() < 0.2
     chain = random.choice(("plain", "bias", "relu") if bn != 48 and bm != 96 else ("plain", "relu"))
     precision = "tf32" if dtype is np.float32 else None
@@ -302,7 +294,7 @@ def wide_products(random: Random, numbers: np.random.Generator) -> Trial:
 
     shapes = [(m, depth), (n, depth)]
     A, B = (values(numbers, shape, dtype) for shape in shapes)
-    given = [lying(x, turn, step) for x, turn in zip((A, B), turned, strict=True)]
+    given = [np.ascontiguousarray(x.T) if turn else x for x, turn in zip((A, B), turned, strict=True)]
     rounded = [x.astype(np.float64) for x in (A, B)]
     if precision:
         rounded = [(x.view(np.uint32) >> 13 << 13).view(np.float32).astype(np.float64) for x in (A, B)]

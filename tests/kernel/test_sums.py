@@ -68,6 +68,30 @@ def test_the_text_leaves_the_bytes_of_the_interpreter_in_three_orders(dtype, opt
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize(
+    ("left", "right", "options"), [(np.int8, np.int8, {}), (np.uint8, np.int8, {"bm": 64, "bn": 24})]
+)
+def test_integers_are_exact(left, right, options):
+    random = np.random.default_rng(1)
+    a, b = (random.integers(np.iinfo(t).min, np.iinfo(t).max, (n, 96)).astype(t) for t, n in ((left, 140), (right, 40)))
+    c = np.zeros((140, 40), np.int32)
+
+    @tk.kernel
+    def whole(k, A, B, C, bm=128, bn=32):
+        m, n = k.grid(A.blocks(0, bm), B.blocks(0, bn))
+        with k.cta(warpgroups=1) as cta:
+            acc = cta.zeros((bm, bn), "s32")
+            for i in cta.range(A.blocks(1, 64), stages=2):
+                cta.gemm(acc, A.tile(bm, 64)[m, i], B.tile(bn, 64)[n, i])
+            cta.store(C.tile(bm, bn)[m, n], acc)
+
+    kernel = whole.trace(a, b, c, **options)
+    assert "tcgen05.mma.cta_group::1.kind::i8" in text(kernel, ARCH)
+    run_text(kernel, [a, b, c], arch=ARCH, check=True)
+    assert (c == a.astype(int) @ b.T.astype(int)).all()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_the_checked_fibers_find_nothing_wrong_in_an_epilogue():
     random = np.random.default_rng(0)
     a, b = (random.standard_normal(s).astype(np.float16) for s in ((140, 72), (40, 72)))

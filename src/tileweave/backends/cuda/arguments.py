@@ -28,7 +28,8 @@ _KINDS = {
     "float32": 7,
     "float64": 8,
     "bfloat16": 9,
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"), 0),  # maps move bytes
+    **dict.fromkeys(("int8", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"), 0),  # maps move bytes
+    "int16": 1,
 }
 
 

@@ -20,7 +20,8 @@ from tileweave.kernel.threads import Address, Buffer, Local
 from tileweave.layout import Layout
 
 #: Type of A and B -> the kind of product, and its number in the instruction's descriptor.
-_KINDS = {"tf32": ("tf32", 2), "f16": ("f16", 0), "bf16": ("f16", 1), "e4m3": ("f8f6f4", 0), "e5m2": ("f8f6f4", 1)}
+_KINDS = {"tf32": ("tf32", 2), "f16": ("f16", 0), "bf16": ("f16", 1), "e4m3": ("f8f6f4", 0), "e5m2": ("f8f6f4", 1),
+          "u8": ("i8", 0), "s8": ("i8", 1)}  # fmt: skip
 #: Swizzle width in bytes -> its code in a descriptor of sm_100.
 _CODES = {128: 2, 64: 4, 32: 6}
 _WIDEST = 64
@@ -109,10 +110,11 @@ def problems(op: Op, arch: str) -> Iterator[str]:
         yield f"{first} and {second}: 16-bit operands of two types"
     elif not (row := atom(f"tcgen05.mma.cta_group::1.kind::{kinds[0]}")).runs_on(arch):
         yield f"needs {' or '.join(row.arch)}, not {arch}"
-    if sums != "f32":
-        yield f"sums in {sums}, not f32"
+    whole = kinds[0] == "i8"
+    if sums != ("s32" if whole else "f32"):
+        yield f"sums in {sums}, not {'s32' if whole else 'f32'}"
     (rows, columns), bits = out.shape, a.tensor.element.bits
-    step = 32 if op.option("pair") else rows // 8
+    step = 32 if op.option("pair") else 16 if whole and columns > 32 else rows // 8
     if op.option("pair") and rows != 128:
         yield f"m = {rows} of each block of a pair is not 128"
     elif rows not in TENSOR_LANES:
@@ -167,7 +169,7 @@ def product(context: Context, op: Op) -> None:
     }
     options |= {"a_dims": a.dims, "b_dims": b.dims}
     options["declared"] = (
-        ("d", 1), ("a", _KINDS[first][1]), ("b", _KINDS[second][1]),
+        ("d", 2 if kind == "i8" else 1), ("a", _KINDS[first][1]), ("b", _KINDS[second][1]),
         ("m", rows), ("n", out.shape[1]),
         *((f"{role} transposed", int(major)) for role, major in zip("ab", turned, strict=True)),
     )  # fmt: skip
@@ -187,8 +189,8 @@ def product(context: Context, op: Op) -> None:
 
 
 def instruction_descriptor(a: str, b: str, rows: int, columns: int, tiles: tuple[BoxTile | None, BoxTile]) -> int:
-    """The 32-bit number that names types and shape of a ``tcgen05.mma`` with a result in f32."""
-    value = 1 << 4 | _KINDS[a][1] << 7 | _KINDS[b][1] << 10
+    """The 32-bit number that names types and shape of a ``tcgen05.mma`` with a result in f32, or s32."""
+    value = (2 if _KINDS[a][0] == "i8" else 1) << 4 | _KINDS[a][1] << 7 | _KINDS[b][1] << 10
     for bit, tile in zip((15, 16), tiles, strict=True):
         value |= (tile is not None and tile.major == 0) << bit
     return value | columns // 8 << 17 | rows // 16 << 24

@@ -39,7 +39,7 @@ SHARED_BYTES = 232_448
 """Shared memory that a block may have, at most (sm_90, sm_100); dispatch knows the target's own limit."""
 VALUE_ELEMENTS = 1 << 28  # of one value: a row that long is still worked through in parts
 TENSOR_LANES, TENSOR_COLUMNS = (64, 128), 512
-TENSOR_TYPES = ("f32", "f16", "bf16")
+TENSOR_TYPES = ("f32", "s32", "f16", "bf16")
 """Tensor memory of a block (sm_100a): lanes, and columns of 32 bits."""
 CLUSTER_BLOCKS = 8
 """Blocks of the largest cluster that every device with clusters runs."""
@@ -420,7 +420,7 @@ def tensor_memory(node: Visited) -> Iterator[str]:
         if s.name == "gemm" and out.tensor.space == "tensor":
             if any(v.tensor == out.tensor or v is not s.ins[0] for v in reads if v != out):
                 yield f"a product into {out.tensor.name}: of its operands the left one may be in tensor memory"
-            elif out.shape != out.tensor.shape or out.tensor.dtype != "f32":
+            elif out.shape != out.tensor.shape or out.tensor.dtype not in ("f32", "s32"):
                 yield f"a product into a part of {out.tensor.name}, or into {out.tensor.dtype}"
         elif out.tensor.space == "tensor":
             if s.name != "copy" or not isinstance(s.ins[0], Region) or s.ins[0].tensor.space != "register":

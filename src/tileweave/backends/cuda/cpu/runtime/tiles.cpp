@@ -329,7 +329,7 @@ void check_registers(Fiber* f, const void* p, size_t n) {
 // --- tensor memory
 // A product, or a copy of scales (`copy`: from descriptor a to 4 columns from d on). Scales of a product lie from columns
 // scale_a and scale_b on, in byte id_a and id_b of each cell.
-struct TensorOp { bool pair, keep, trans_a, trans_b, inside; const char *type_a, *type_b; int m, n, k, bytes; uint32_t d; u64 a, b; Async at; bool copy, scaled; uint32_t scale_a, scale_b; int id_a, id_b; };
+struct TensorOp { bool pair, keep, whole, trans_a, trans_b, inside; const char *type_a, *type_b; int m, n, k, bytes; uint32_t d; u64 a, b; Async at; bool copy, scaled; uint32_t scale_a, scale_b; int id_a, id_b; };
 struct TensorMemory {
   std::vector<uint32_t> cells = std::vector<uint32_t>(128 * 512, ~0u);
   uint16_t owner[512] = {};                // columns of the allocation, 0: free
@@ -399,10 +399,10 @@ void run_tensor(Block* b, TensorOp& op) {
     for (int i = 0; i < rows; i++) for (int j = 0; j < op.n; j++) {
       int lane = op.m == 64 ? i / 16 * 32 + i % 16 : i;
       uint32_t& cell = t.cells[lane * 512 + (op.d & 0xFFFF) + j];
-      double s = op.keep ? (double)bits<float>(cell) : 0.0, p = 0;
+      double s = !op.keep ? 0.0 : op.whole ? (double)(int32_t)cell : (double)bits<float>(cell), p = 0;
       for (int k = 0; k < op.k; k++) p += tile_a[i * op.k + k] * tile_b[j * op.k + k];
       if (op.scaled) p *= scale_of(t, op.scale_a, op.id_a, i, op.at.pc) * scale_of(t, op.scale_b, op.id_b, j, op.at.pc);
-      cell = bits<uint32_t>((float)(s + p));
+      cell = op.whole ? (uint32_t)(int64_t)(s + p) : bits<uint32_t>((float)(s + p));
     }
     for (int j = 0; j < op.n; j++) t.written[(op.d & 0xFFFF) + j] = t.completions + 1;
   }
@@ -463,6 +463,7 @@ void tensor_mma(const char* kind, bool pair, uint32_t d, bool inside, u64 a, u64
     if (k == "f16" && v < 2) return v ? "bf16" : "f16";
     if (k == "tf32" && v == 2) return "tf32";
     if (k == "f8f6f4" && v < 2) return v ? "e5m2" : "e4m3";
+    if (k == "i8" && v < 2) return v ? "s8" : "u8";
     fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x names element type %u, which kind::%s has not (or which is not emulated)", number, v, kind);
   };
   op.type_a = type(ta); op.type_b = type(tb);
@@ -470,7 +471,9 @@ void tensor_mma(const char* kind, bool pair, uint32_t d, bool inside, u64 a, u64
   op.bytes = width_of(op.type_a) / 8; op.k = 32 / op.bytes;
   op.n = (number >> 17 & 63) * 8; op.m = (number >> 24 & 31) * 16;
   op.d = d; op.a = a; op.b = b; op.inside = inside;
-  if ((number >> 4 & 3) != 1) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: only results in f32 are emulated", number);
+  op.whole = k == "i8";
+  if ((number >> 4 & 3) != (op.whole ? 2 : 1)) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: of kind::%s only results in %s are emulated", number, kind, op.whole ? "s32" : "f32");
+  if (op.whole && op.n > 32 && op.n % 16) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: n %d of kind::i8 is no multiple of 16", number, op.n);
   if ((pair ? op.m != 256 : op.m != 128 && op.m != 64) || op.n < 8 || op.n > 256 || op.n % (op.m / 8)) fail("tensor-descriptor", TW_PC, "the instruction descriptor 0x%08x: m %d, n %d of a product of %s", number, op.m, op.n, pair ? "two blocks" : "one block");
   if ((op.trans_a || op.trans_b) && op.bytes != 2) fail("tensor-descriptor", TW_PC, "a transposed operand of kind::%s", kind);
   if (pair != tensor_of(f->block).pair) fail("tensor-memory", TW_PC, "tcgen05.mma is of another cta_group than tcgen05.alloc");
