@@ -454,3 +454,12 @@ def test_a_number_beyond_its_range_is_told():
 def reads_below(k, x, n, y):
     with k.cta(threads=32) as cta:
         cta.copy(y[cta.read(n[0], below=4)], x[0])
+
+
+def waits_without_a_grid(k, x, y):
+    with k.cta(threads=64) as cta:
+        cta.wait(y, 0)
+
+
+def test_a_wait_for_a_tile_that_the_grid_lacks_is_named_as_a_wait():
+    assert "scope.wait(y, ..): an index of rank 1 in a grid of rank 0" in str(refused(waits_without_a_grid))

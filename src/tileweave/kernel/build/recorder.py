@@ -186,14 +186,16 @@ class Recorder:
         """Statements for here that are known when the body ends."""
         self.bodies[-1].statements.append(statements)
 
-    def flags(self, view: Any, index: tuple[Any, ...]) -> KernelTensor:
+    def flags(self, verb: str, view: Any, index: tuple[Any, ...]) -> KernelTensor:
         """The flags of a tensor's tiles: one per device of the mesh and tile, zero before the kernel starts."""
         tensor = view.region.tensor
         if tensor.name not in self._flags:
             if self.grid is None or len(index) != len(self.grid.extents):
+                rank = 0 if self.grid is None else len(self.grid.extents)
                 self.refuse(
-                    f"scope.signal({view}, ..)", "the index has not the rank of the grid", legal="the tile of a block"
-                )
+                    f"scope.{verb}({view}, ..)", f"an index of rank {len(index)} in a grid of rank {rank}",
+                    legal="the tile of a block: as many numbers as k.grid(..) has",
+                )  # fmt: skip
             shape = tuple(extent for extent in self.grid.extents if isinstance(extent, int))
             strides = [prod(shape[d + 1 :]) for d in range(len(shape))]
             layout, name = strided(shape, strides), self.fresh(f"{self.shown(view.region)}_flags")

@@ -47,10 +47,10 @@ class Ring:
         for what, claimed in self._claims.items():
             found = sum(s.entities for s in self._scopes[what])
             if not found or (claimed is not None and claimed != found):
+                does = f"1 scope {what}s" if found == 1 else f"{found} scopes {what}"
                 self._recorder.refuse(
-                    "k.pipeline(stages, fills, uses)", f"{claimed if claimed is not None else 'some'} {what}s were "
-                    f"declared, {found} scopes {what} it", line=self._line, legal=f"{what}s={found}" if found else "",
-                    rule="ring",
+                    "k.pipeline(stages, fills, uses)", f"{'some' if claimed is None else claimed} {what}s were "
+                    f"declared, {does} it", line=self._line, legal=f"{what}s={found}" if found else "", rule="ring",
                 )  # fmt: skip
         line, inits = self._line, list[Statement]()
         for stage in range(self._stages):

@@ -525,7 +525,7 @@ class ScopeHandle:
         if not index and what.dtype == "u32" and not what.shape:
             self._say("wait", Await(what.region, at_least, line=line))
             return
-        flags = self._recorder.flags(what, index)
+        flags = self._recorder.flags("wait", what, index)
         whose: Any = (0,) if flags.space != "symmetric" else range(flags.shape[0]) if device is None else (device,)
         for number in whose:
             self._say("wait", Await(shapes.flag(flags, number, index), at_least, line=line))
@@ -535,7 +535,7 @@ class ScopeHandle:
         if not index and what.dtype == "u32" and not what.shape:
             self._say("signal", Signal(what.region, line=self._recorder.line()))
             return
-        flags = self._recorder.flags(what, index)
+        flags = self._recorder.flags("signal", what, index)
         own: Number = next(iter(self._recorder.mesh_symbols.values()), 0)
         self._say("signal", Signal(shapes.flag(flags, own, index), line=self._recorder.line()))
 
