@@ -232,3 +232,19 @@ def test_a_process_that_only_runs_kernels_knows_the_operator() -> None:
     code = "import tileweave.lower; from tileweave.graph.ops.operators import OPERATORS; print('rows' in OPERATORS)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rows_divided_by_a_root_keep_zeros_infinities_and_nan(dtype: str) -> None:
+    """Elements are multiplied by the root's inverse: within one unit more than a division, special values alike."""
+    big, small = np.finfo(dtype).max, np.finfo(dtype).smallest_subnormal
+    a = np.random.default_rng(11).standard_normal((40, 300)).astype(dtype)
+    a[0], a[1, 7], a[2, 3], a[3], a[4], a[5, :2] = 0, np.inf, np.nan, small, 0, (-np.inf, np.nan)
+    b = np.abs(a[:, :300]).copy()
+    b[3], b[6], b[7, 5], b[8] = small, big, np.inf, 0
+    x, y = tw.source(a), tw.source(b)
+    made = x / tw.sqrt(g.max(y, -1, keepdims=True)) + 1
+    assert "rows" in operators(tw.plan(made))
+    with np.errstate(all="ignore"):
+        want = (a.astype("f8") / np.sqrt(b.max(-1, keepdims=True).astype("f8")) + 1).astype(dtype)
+        np.testing.assert_allclose(tw.run(made), want, rtol=4 * np.finfo(dtype).eps, atol=16 * np.finfo(dtype).eps)

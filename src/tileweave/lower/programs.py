@@ -297,11 +297,38 @@ def _group(operation: Operation) -> list[tuple[Any, ...]]:
             return []
         found.append((lowering, arguments, made) if lowering == FILL else (lowering, arguments))
     if softmax_at_end(program) is None:
-        return found
+        return _by_inverses(operation, found, own)
     # its division as a product with one inverse per row: the divisor is a sum of 1 and more, or NaN
     (power, total), k = found[-1][1], len(found)
     rounded = [("Cast", (-2 - k,), dtype_name(dtype))] if narrow else []
     return [*found[:-1], ("Fill", (1.0,), own), ("Div", (-k, total)), ("Mul", (power, -1 - k)), *rounded]
+
+
+def _by_inverses(operation: Operation, steps: Sequence[tuple[Any, ...]], own: str) -> list[tuple[Any, ...]]:
+    """The steps of a group of rows, elements divided by a square root, one per row, as products with its inverse.
+
+    A square root is so far from the ends of the range that its inverse is finite, but for that of zero, and normal, but
+    for that of infinity: so special values stay what they are.
+    """
+    rank, axes = operation.parameter("rank"), operation.parameter("axes")
+    shapes = [(1,) * (rank - len(x.shape)) + x.shape for _, x in operation.inputs]
+    each_input = [any(shape[k] > 1 for k in axes) for shape in shapes]
+    found: list[tuple[Any, ...]] = []
+    at, each = list[int](), list[bool]()  # of every step: its place now, whether it has a value per element
+    for kind, arguments, *more in steps:
+        if kind == FILL:
+            found.append((kind, arguments, *more))
+            each.append(False)
+        else:
+            many = [each_input[a] if a >= 0 else each[-1 - a] for a in arguments]
+            moved = tuple(a if a >= 0 else -1 - at[-1 - a] for a in arguments)
+            each.append(any(many) and kind not in _MONOIDS)
+            if kind == "Div" and many == [True, False] and moved[1] < 0 and found[-1 - moved[1]][0] == "Sqrt":
+                found += [(FILL, (1.0,), own), ("Div", (-1 - len(found), moved[1]))]
+                kind, moved = "Mul", (moved[0], -len(found))
+            found.append((kind, moved, *more))
+        at.append(len(found) - 1)
+    return found
 
 
 def _row_lengths(rank: int, axes: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> list[int]:
