@@ -11,6 +11,7 @@ import numpy as np
 
 from tileweave import graph as g
 from tileweave.frontends.onnx.node import OnnxNode, operator
+from tileweave.frontends.windows import both, max_places, rounded_up, window_means
 from tileweave.graph import Tensor
 
 
@@ -74,62 +75,23 @@ def pooled(
 ) -> tuple[list[int], list[int], list[tuple[int, int]], list[tuple[int, int]]]:
     """Strides, dilations, the declared padding, and what rounding up adds behind it."""
     strides, dilations, pads = window_of(node, x, kernel)
-    more = []
-    for extent, size, step, gap, (low, high) in zip(x.shape[2:], kernel, strides, dilations, pads, strict=True):
-        span = gap * (size - 1) + 1
-        room = extent + low + high - span
-        count = -(-room // step) + 1 if node.get("ceil_mode", 0) else room // step + 1
-        if node.get("ceil_mode", 0) and (count - 1) * step >= extent + low:
-            count -= 1
-        more.append((0, max((count - 1) * step + span - extent - low - high, 0)))
-    return strides, dilations, pads, more
-
-
-def _sum_of(pads: Sequence[tuple[int, int]], more: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [(a + c, b + d) for (a, b), (c, d) in zip(pads, more, strict=True)]
+    if not node.get("ceil_mode", 0):
+        return strides, dilations, pads, [(0, 0)] * len(kernel)
+    return strides, dilations, pads, rounded_up(x.shape[2:], kernel, strides, dilations, pads)
 
 
 @operator("MaxPool")
 def max_pool(node: OnnxNode) -> Any:
-    """The greatest value of each window, and where it lies."""
+    """The greatest value of each window, and where it lies in the whole tensor."""
     x, kernel = node.tensor(0), node.get("kernel_shape")
     strides, dilations, pads, more = pooled(node, x, kernel)
-    padding = _sum_of(pads, more)
+    padding = both(pads, more)
     values = g.max_pool(x, kernel, stride=strides, padding=padding, dilation=dilations)
     if not node.wanted(1):
         return values
-    return values, _places(node, x, kernel, strides, dilations, padding)
-
-
-def _places(node: OnnxNode, x: Tensor, kernel: Any, strides: Any, dilations: Any, padding: Any) -> Tensor:
-    """Flat places of the greatest values: an argmax over the points of each window."""
-    spatial, rank = x.shape[2:], len(kernel)
-    counts = [
-        (n + low + high - d * (k - 1) - 1) // s + 1
-        for n, (low, high), k, s, d in zip(spatial, padding, kernel, strides, dilations, strict=True)
-    ]
-    flat = np.zeros((*kernel, *counts), np.int64)
-    inside: Any = np.ones(flat.shape, bool)
-    for k in range(rank):
-        at = (np.arange(kernel[k]) * dilations[k])[:, None] + np.arange(counts[k]) * strides[k] - padding[k][0]
-        line = at.reshape([n if j in (k, rank + k) else 1 for j, n in enumerate(flat.shape)])
-        inside &= (line >= 0) & (line < spatial[k])
-        flat = flat * spatial[k] + np.clip(line, 0, spatial[k] - 1)
-    points = prod(kernel)
-    table: Any = flat.reshape(points, -1)
-    inside = inside.reshape(points, -1)
-    rows = g.reshape(x, (*x.shape[:2], prod(spatial)))
-    seen = g.take(rows, table, 2)
-    least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    seen = g.where(g.as_tensor(inside), seen, g.full((), least, x.dtype))
-    best = g.cast(g.argmax(seen, 2), np.int64)
-    if node.get("storage_order", 0):
-        order: Any = np.arange(prod(spatial)).reshape(spatial[::-1]).T.reshape(-1)
-        table = order[table]
-    spread = np.broadcast_to(table, (*x.shape[:2], *table.shape)).copy()
-    picked = g.take_along_axis(g.as_tensor(spread), g.unsqueeze(best, 2), 2)
-    base = (np.arange(prod(x.shape[:2])) * prod(spatial)).reshape(*x.shape[:2], 1)
-    return g.reshape(g.add(g.squeeze(picked, 2), g.as_tensor(base)), (*x.shape[:2], *counts))
+    places = max_places(x, kernel, strides, dilations, padding, bool(node.get("storage_order", 0)))
+    base = np.arange(prod(x.shape[:2])) * prod(x.shape[2:])
+    return values, g.add(places, g.as_tensor(base.reshape(*x.shape[:2], *[1] * len(kernel))))
 
 
 @operator("AveragePool")
@@ -137,17 +99,7 @@ def average_pool(node: OnnxNode) -> Tensor:
     """The mean of each window; what is declared as padding counts where that is asked."""
     x, kernel = node.tensor(0), node.get("kernel_shape")
     strides, dilations, pads, more = pooled(node, x, kernel)
-    return _window_sums(x, kernel, strides, dilations, pads, more, bool(node.get("count_include_pad", 0)))
-
-
-def _window_sums(x: Tensor, kernel: Any, strides: Any, dilations: Any, pads: Any, more: Any, padded: bool) -> Tensor:
-    weights = g.full((x.shape[1], 1, *kernel), 1, x.dtype)
-    options: dict[str, Any] = {"stride": strides, "dilation": dilations, "groups": x.shape[1]}
-    total = g.conv(x, weights, padding=_sum_of(pads, more), **options)
-    ones = np.ones((1, 1, *x.shape[2:]), np.float64)
-    ones = np.pad(ones, [(0, 0), (0, 0), *pads], constant_values=1.0 if padded else 0.0)
-    count = g.conv(ones, np.ones((1, 1, *kernel)), stride=strides, dilation=dilations, padding=more)
-    return g.divide(total, g.as_tensor(np.maximum(np.asarray(count), 1).astype(x.dtype)))
+    return window_means(x, kernel, strides, dilations, pads, more, bool(node.get("count_include_pad", 0)))
 
 
 @operator("LpPool")
@@ -157,7 +109,7 @@ def lp_pool(node: OnnxNode) -> Tensor:
     strides, dilations, pads, more = pooled(node, x, kernel)
     powers = g.power(g.absolute(x), g.full((), p, x.dtype))
     weights = g.full((x.shape[1], 1, *kernel), 1, x.dtype)
-    total = g.conv(powers, weights, stride=strides, dilation=dilations, groups=x.shape[1], padding=_sum_of(pads, more))
+    total = g.conv(powers, weights, stride=strides, dilation=dilations, groups=x.shape[1], padding=both(pads, more))
     return g.power(total, g.full((), 1.0 / p, x.dtype))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from tileweave import graph as g
 from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.frontends.values import Value
+from tileweave.frontends.windows import folded_columns
 from tileweave.graph import Tensor
 
 
@@ -338,29 +339,13 @@ def tensor_scatter(node: OnnxNode) -> Tensor:
 @operator("Col2Im")
 def columns_to_image(node: OnnxNode) -> Tensor:
     """Sums of overlapping windows."""
-    x = node.tensor(0)
     image, block = node.integers(1) or [], node.integers(2) or []
     rank = len(image)
     strides, dilations = node.get("strides", [1] * rank), node.get("dilations", [1] * rank)
     pads = node.get("pads", [0] * (2 * rank))
-    channels = x.shape[1] // prod(block)
-    counts = [
-        (image[k] + pads[k] + pads[rank + k] - dilations[k] * (block[k] - 1) - 1) // strides[k] + 1 for k in range(rank)
-    ]
-    whole = [image[k] + pads[k] + pads[rank + k] for k in range(rank)]
-    at = np.zeros((*block, *counts), np.int64)
-    for k in range(rank):
-        offset = np.arange(block[k]) * dilations[k]
-        step = np.arange(counts[k]) * strides[k]
-        line = (offset[:, None] + step[None, :]).reshape(
-            [n if j in (k, rank + k) else 1 for j, n in enumerate(at.shape)]
-        )
-        at = at * whole[k] + line
-    places = np.broadcast_to(at.reshape(-1), (x.shape[0], channels, at.size)).copy()
-    flat = g.full((x.shape[0], channels, prod(whole)), 0, x.dtype)
-    summed = g.scatter(flat, places, g.reshape(x, places.shape), 2, reduction="add")
-    out = g.reshape(summed, (x.shape[0], channels, *whole))
-    return out[(slice(None), slice(None), *(slice(pads[k], pads[k] + image[k]) for k in range(rank)))]
+    return folded_columns(
+        node.tensor(0), image, block, strides, dilations, list(zip(pads[:rank], pads[rank:], strict=True))
+    )
 
 
 @operator("NonMaxSuppression")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tileweave import graph as g
+from tileweave.errors import GraphError
 from tileweave.frontends.torch.call import AtenCall, aten, cast, common, dtype_of, real
 from tileweave.frontends.values import Value
 from tileweave.graph import Tensor
@@ -23,14 +26,16 @@ def _unary(names: dict[str, str], convert: Callable[[Tensor], Tensor]) -> None:
 _unary(
     {"abs.default": "absolute", "neg.default": "negative", "relu.default": "relu", "floor.default": "floor",
      "ceil.default": "ceil", "round.default": "round", "sign.default": "sign", "logical_not.default": "logical_not",
-     "bitwise_not.default": "invert", "isnan.default": "isnan", "isinf.default": "isinf"},
+     "bitwise_not.default": "invert", "isnan.default": "isnan", "isinf.default": "isinf", "trunc.default": "trunc"},
     lambda x: x,
 )  # fmt: skip
 _unary(
     {"cos.default": "cos", "sin.default": "sin", "tan.default": "tan", "tanh.default": "tanh", "exp.default": "exp",
      "log.default": "log", "sqrt.default": "sqrt", "erf.default": "erf", "sigmoid.default": "sigmoid",
      "acos.default": "arccos", "asin.default": "arcsin", "atan.default": "arctan", "sinh.default": "sinh",
-     "cosh.default": "cosh"},
+     "cosh.default": "cosh", "acosh.default": "arccosh", "asinh.default": "arcsinh", "atanh.default": "arctanh",
+     "exp2.default": "exp2", "prims.exp2.default": "exp2", "expm1.default": "expm1", "log10.default": "log10",
+     "log1p.default": "log1p", "log2.default": "log2"},
     real,
 )  # fmt: skip
 
@@ -54,8 +59,8 @@ def _binary(names: tuple[str, ...], function: str) -> None:
 
 for _name, _function in {
     "mul": "multiply", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater",
-    "ge": "greater_equal", "bitwise_and": "bitwise_and", "bitwise_or": "bitwise_or", "remainder": "remainder",
-    "fmod": "fmod",
+    "ge": "greater_equal", "bitwise_and": "bitwise_and", "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor",
+    "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift", "remainder": "remainder", "fmod": "fmod",
 }.items():  # fmt: skip
     _binary((f"{_name}.Tensor", f"{_name}.Scalar"), _function)
 _binary(("maximum.default",), "maximum")
@@ -89,6 +94,20 @@ def divide(call: AtenCall) -> Tensor:
     )
 
 
+@aten("atan2.default")
+def angle(call: AtenCall) -> Tensor:
+    """The angle of a point."""
+    return g.arctan2(*common(real(call.x()), real(call.x(1))))
+
+
+@aten("pow.Scalar")
+def power_of(call: AtenCall) -> Tensor:
+    """A number to powers."""
+    x, value = call.x(1), call.value(0)
+    x = real(x) if isinstance(value, float) else x
+    return g.power(g.full((), value, x.dtype), x)
+
+
 @aten("pow.Tensor_Scalar", "pow.Tensor_Tensor")
 def power(call: AtenCall) -> Tensor:
     """x to a power; squares are products."""
@@ -98,14 +117,45 @@ def power(call: AtenCall) -> Tensor:
     return g.power(*common(x, call.like(1, x)))
 
 
-@aten("clamp.default", "hardtanh.default")
+@aten("clamp.default", "clamp.Tensor", "hardtanh.default")
 def clamp(call: AtenCall) -> Tensor:
-    """Between bounds."""
+    """Between bounds, numbers or tensors."""
     x = call.x()
-    for value, function in ((call.value(1), g.maximum), (call.value(2), g.minimum)):
-        if value is not None:
-            x = function(x, g.full((), value, x.dtype))
+    for index, function in ((1, g.maximum), (2, g.minimum)):
+        if call.value(index) is not None:
+            x = function(*common(x, call.like(index, x)))
     return x
+
+
+@aten("elu.default")
+def elu(call: AtenCall) -> Tensor:
+    """scale x, below zero scale alpha (exp(input_scale x) - 1)."""
+    x, alpha, scale, inner = call.x(), call.get("alpha"), call.get("scale"), call.get("input_scale")
+    low = g.multiply(g.expm1(g.multiply(x, g.full((), inner, x.dtype))), g.full((), alpha, x.dtype))
+    made = g.where(g.greater(x, g.full((), 0, x.dtype)), x, low)
+    return made if scale == 1 else g.multiply(made, g.full((), scale, x.dtype))
+
+
+@aten("native_dropout.default")
+def dropout(call: AtenCall) -> tuple[Tensor, Tensor]:
+    """The value itself, outside training."""
+    if call.get("train"):
+        raise GraphError(call.where, "dropout of training", legal="evaluation mode")
+    return call.x(), g.full(call.x().shape, True, np.bool_)
+
+
+@aten("copy.default")
+def copied(call: AtenCall) -> Tensor:
+    """The second tensor in the shape and type of the first one."""
+    x = call.x()
+    return g.broadcast_to(cast(call.x(1), x.dtype), x.shape)
+
+
+@aten("fill.Scalar", "fill.Tensor")
+def filled(call: AtenCall) -> Tensor:
+    """One value in the shape and type of a tensor."""
+    x = call.x()
+    return g.broadcast_to(cast(call.like(1, x), x.dtype), x.shape)
 
 
 @aten("gelu.default")

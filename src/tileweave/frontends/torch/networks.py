@@ -12,17 +12,16 @@ from tileweave.errors import GraphError
 from tileweave.frontends.torch.call import AtenCall, aten, cast, dtype_of, real
 from tileweave.frontends.values import tensor
 from tileweave.graph import Tensor
-from tileweave.graph.nn.images import picked
 
 
 def _axes(call: AtenCall, x: Tensor) -> tuple[int, ...]:
     dims = call.get("dim")
-    if dims is None or dims == []:
+    if dims is None or dims == [] or not x.shape:
         return tuple(range(len(x.shape)))
-    return tuple(k % len(x.shape) for k in (dims if isinstance(dims, list) else [dims]))
+    return tuple(k % max(len(x.shape), 1) for k in (dims if isinstance(dims, list) else [dims]))
 
 
-@aten("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "any.dim", "all.dim", "any.dims")
+@aten("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "any.dim", "all.dim", "any.dims", "all.dims")
 def reduce(call: AtenCall) -> Tensor:
     """Over some axes."""
     x = call.x()
@@ -39,21 +38,74 @@ def reduce(call: AtenCall) -> Tensor:
     return function(x, axes, keepdims=keep)
 
 
-@aten("sum.default", "mean.default", "max.default", "min.default")
+@aten("sum.default", "mean.default", "max.default", "min.default", "any.default", "all.default")
 def total(call: AtenCall) -> Tensor:
     """Over everything."""
     x = call.x()
     name = call.where.split("aten.")[1].split(".")[0]
+    kind = call.get("dtype") if name in ("sum", "mean") else None
+    x = x if kind is None else cast(x, dtype_of(kind))
     x = cast(x, np.int64) if name == "sum" and x.dtype.kind in "biu" else x
     made: Tensor = getattr(g, name)(x)
     return made
 
 
-@aten("var.correction")
+@aten("prod.default", "prod.dim_int")
+def product(call: AtenCall) -> Tensor:
+    """Over everything, or along an axis."""
+    x, kind = call.x(), call.get("dtype")
+    x = cast(x, dtype_of(kind)) if kind is not None else cast(x, np.int64) if x.dtype.kind in "biu" else x
+    if call.where.endswith("default"):
+        return g.product(x)
+    return g.product(x, _axes(call, x), keepdims=bool(call.get("keepdim")))
+
+
+@aten("linalg_vector_norm.default")
+def vector_norm(call: AtenCall) -> Tensor:
+    """The p-norm over some axes; p may be 0 or infinite."""
+    kind, p = call.get("dtype"), call.get("ord")
+    x = g.absolute(call.x() if kind is None else cast(call.x(), dtype_of(kind)))
+    axes, keep = _axes(call, x), bool(call.get("keepdim"))
+    if np.isinf(p):
+        return (g.max if p > 0 else g.min)(x, axes, keepdims=keep)
+    if p == 0:
+        return g.sum(g.cast(g.not_equal(x, g.full((), 0, x.dtype)), x.dtype), axes, keepdims=keep)
+    if p == 1:
+        return g.sum(x, axes, keepdims=keep)
+    if p == 2:
+        return g.sqrt(g.sum(g.multiply(x, x), axes, keepdims=keep))
+    return g.power(g.sum(g.power(x, g.full((), p, x.dtype)), axes, keepdims=keep), g.full((), 1 / p, x.dtype))
+
+
+@aten("_cdist_forward.default")
+def distances(call: AtenCall) -> Tensor:
+    """The p-norms of the differences of all pairs of rows."""
+    x, y, p = call.x(), call.x(1), call.get("p")
+    apart = g.absolute(g.subtract(g.unsqueeze(x, len(x.shape) - 1), g.unsqueeze(y, len(y.shape) - 2)))
+    if np.isinf(p):
+        return g.max(apart, -1)
+    if p == 0:
+        return g.sum(g.cast(g.not_equal(apart, g.full((), 0, x.dtype)), x.dtype), -1)
+    if p in (1, 2):
+        return g.sum(apart, -1) if p == 1 else g.sqrt(g.sum(g.multiply(apart, apart), -1))
+    return g.power(g.sum(g.power(apart, g.full((), p, x.dtype)), -1), g.full((), 1 / p, x.dtype))
+
+
+@aten("sort.default", "sort.stable")
+def sort(call: AtenCall) -> tuple[Tensor, Tensor]:
+    """The elements of an axis in order, and their places; equal ones stay as they are."""
+    x, axis, down = call.x(), call.get("dim"), bool(call.get("descending"))
+    if not x.shape:
+        return x, g.full((), 0, np.int64)
+    places = g.argsort(x, axis, descending=down)
+    return g.take_along_axis(x, places, axis), g.cast(places, np.int64)
+
+
+@aten("var.correction", "var.dim")
 def variance(call: AtenCall) -> Tensor:
     """With a correction of the count."""
     x = call.x()
-    correction = call.get("correction")
+    correction = call.get("correction") if "correction" in call.where else int(call.get("unbiased"))
     correction = 1 if correction is None else correction
     return g.variance(x, _axes(call, x), correction=correction, keepdims=bool(call.get("keepdim")))
 
@@ -64,14 +116,14 @@ def position(call: AtenCall) -> Tensor:
     function = g.argmax if ".argmax." in call.where else g.argmin
     x, axis = call.x(), call.get("dim")
     return g.cast(
-        function(x, None if axis is None else axis % len(x.shape), keepdims=bool(call.get("keepdim"))), np.int64
+        function(x, None if axis is None else axis % max(len(x.shape), 1), keepdims=bool(call.get("keepdim"))), np.int64
     )
 
 
 @aten("max.dim", "min.dim")
 def extreme(call: AtenCall) -> tuple[Tensor, Tensor]:
     """The greatest or the least along an axis, and where it is."""
-    x, axis, keep = call.x(), call.get("dim") % len(call.x().shape), bool(call.get("keepdim"))
+    x, axis, keep = call.x(), call.get("dim") % max(len(call.x().shape), 1), bool(call.get("keepdim"))
     value, place = (g.max, g.argmax) if ".max." in call.where else (g.min, g.argmin)
     return value(x, axis, keepdims=keep), g.cast(place(x, axis, keepdims=keep), np.int64)
 
@@ -80,7 +132,7 @@ def extreme(call: AtenCall) -> tuple[Tensor, Tensor]:
 def cumsum(call: AtenCall) -> Tensor:
     """Running sums."""
     x = call.x()
-    return g.cumsum(cast(x, np.int64) if x.dtype.kind in "biu" else x, call.value(1) % len(x.shape))
+    return g.cumsum(cast(x, np.int64) if x.dtype.kind in "biu" else x, call.value(1) % max(len(x.shape), 1))
 
 
 @aten("topk.default")
@@ -138,11 +190,18 @@ def attention(call: AtenCall) -> Tensor:
 
 @aten("native_layer_norm.default")
 def layer_norm(call: AtenCall) -> tuple[Any, ...]:
-    """Over the last axes; the statistics are not given."""
+    """Over the last axes; with the means, and what differences from them are multiplied by."""
     x = call.x()
     axes = tuple(range(len(x.shape) - len(call.value(1)), len(x.shape)))
     weight, bias = (None if v is None else tensor(v, call.where) for v in (call.value(2), call.value(3)))
-    return g.layer_norm(x, weight, bias, axis=axes, epsilon=call.value(4)), None, None
+    mean, var = g.mean(x, axes, keepdims=True), g.variance(x, axes, keepdims=True)
+    return g.layer_norm(x, weight, bias, axis=axes, epsilon=call.value(4)), mean, _rate(var, call.value(4))
+
+
+def _rate(variance: Tensor, epsilon: float) -> Tensor:
+    """1 / sqrt(variance + epsilon)."""
+    one = g.full((), 1, variance.dtype)
+    return g.divide(one, g.sqrt(g.add(variance, g.full((), epsilon, variance.dtype))))
 
 
 @aten("native_group_norm.default")
@@ -157,7 +216,15 @@ def group_norm(call: AtenCall) -> tuple[Any, ...]:
     for value, function in ((call.get("weight"), g.multiply), (call.get("bias"), g.add)):
         if value is not None:
             out = function(out, g.unsqueeze(tensor(value, call.where), tuple(range(1, len(shape) - 1))))
-    return out, None, None
+    return out, g.squeeze(mean, 2), g.squeeze(_rate(var, call.get("eps")), 2)
+
+
+@aten("prims.var.default")
+def variance_over(call: AtenCall) -> Tensor:
+    """Over some axes, with a correction of the count."""
+    dims = call.value(1)
+    axes = tuple(range(len(call.x().shape))) if dims is None else tuple(dims)
+    return g.variance(call.x(), axes, correction=1 if call.value(2) is None else call.value(2))
 
 
 @aten("_native_batch_norm_legit_no_training.default")
@@ -192,45 +259,16 @@ def convolution(call: AtenCall) -> Tensor:
     return g.conv(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
-@aten("max_pool2d_with_indices.default")
-def max_pool(call: AtenCall) -> tuple[Any, ...]:
-    """The greatest of each window; the places are not given."""
-    kernel, stride = call.value(1), call.get("stride") or call.value(1)
-    if call.get("ceil_mode"):
-        raise GraphError(call.where, "ceil_mode", legal="windows that are rounded down")
-    padding, dilation = call.get("padding"), call.get("dilation")
-    kernel, stride, padding, dilation = ([v[0]] * 2 if len(v) == 1 else v for v in (kernel, stride, padding, dilation))
-    return g.max_pool(call.x(), kernel, stride=stride, padding=padding, dilation=dilation), None
-
-
-@aten("avg_pool2d.default")
-def average_pool(call: AtenCall) -> Tensor:
-    """The mean of each window; padding counts as zeros."""
-    kernel, stride, padding = call.value(1), call.get("stride") or call.value(1), call.get("padding")
-    kernel, stride, padding = ([v[0]] * 2 if len(v) == 1 else v for v in (kernel, stride, padding))
-    if call.get("ceil_mode") or (any(padding) and not call.get("count_include_pad")):
-        raise GraphError(call.where, "ceil_mode, or padding that does not count", legal="padding that counts")
-    return g.average_pool(call.x(), kernel, stride=stride, padding=padding)
-
-
-@aten("_adaptive_avg_pool2d.default", "adaptive_avg_pool2d.default")
-def adaptive_pool(call: AtenCall) -> Tensor:
-    """The mean of as many windows as asked, where these divide the extents."""
-    x, out = call.x(), call.value(1)
-    for axis, count in enumerate(out, start=2):
-        if x.shape[axis] % count:
-            raise GraphError(call.where, f"{count} windows over {x.shape[axis]} elements", legal="a divisor")
-    h, w = x.shape[2] // out[0], x.shape[3] // out[1]
-    return g.mean(g.reshape(x, (*x.shape[:2], out[0], h, out[1], w)), (3, 5))
-
-
-@aten("upsample_nearest2d.vec", "upsample_nearest2d.default")
-def upsample(call: AtenCall) -> Tensor:
-    """The nearest element."""
+@aten("_native_batch_norm_legit.no_stats")
+def instance_norm(call: AtenCall) -> tuple[Any, ...]:
+    """Channels by the statistics of the batch and all places; these are not given."""
     x = call.x()
-    size = call.get("output_size")
-    factors = call.get("scale_factors") if ".vec" in call.where else None
-    size = size if size is not None else [int(n * f) for n, f in zip(x.shape[2:], factors or (), strict=True)]
-    for axis, out in enumerate(size, start=2):
-        x = picked(x, axis, np.arange(out) * x.shape[axis] // out)
-    return x
+    if not call.get("training"):
+        raise GraphError(call.where, "no statistics", legal="those of the batch")
+    axes, spatial = (0, *range(2, len(x.shape))), tuple(range(1, len(x.shape) - 1))
+    mean, var = g.mean(x, axes, keepdims=True), g.variance(x, axes, keepdims=True)
+    out = g.divide(g.subtract(x, mean), g.sqrt(g.add(var, g.full((), call.get("eps"), var.dtype))))
+    for value, function in ((call.get("weight"), g.multiply), (call.get("bias"), g.add)):
+        if value is not None:
+            out = function(out, g.unsqueeze(tensor(value, call.where), spatial))
+    return out, None, None

@@ -7,8 +7,9 @@ that share the module's memory; what depends on constants alone (positions, mask
 from __future__ import annotations
 
 import contextlib
+import difflib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from tileweave.errors import GraphError, TileweaveError
 from tileweave.frontends.model import Model
 from tileweave.frontends.symbolic import Dim, SymbolicModel, SymbolicType
-from tileweave.frontends.torch import elementwise, networks, shapes
+from tileweave.frontends.torch import elementwise, images, networks, shapes
 from tileweave.frontends.torch.call import OPERATORS, AtenCall
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
@@ -24,7 +25,9 @@ from tileweave.graph.ir.dtypes import LEGAL, is_narrow, narrow_type
 from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 
-_CONVERTERS = (elementwise, networks, shapes)
+_CONVERTERS = (elementwise, images, networks, shapes)
+_WHOLE = ("scaled_dot_product_attention", "upsample", "_pad")
+"""Operators that PyTorch would write as many others, which here are one."""
 
 Array = np.ndarray[Any, Any]
 
@@ -40,7 +43,8 @@ def from_torch(
         dims: input -> axis -> `tileweave.dim`: extents that calls choose. The module is exported once for each.
 
     Returns:
-        The model, a `SymbolicModel` with ``dims``. Inputs have the names of the module's arguments; outputs are
+        The model, a `SymbolicModel` with ``dims``. Caches of keys and values that a model of transformers would make
+        are no outputs. Inputs have the names of the module's arguments; outputs are
         ``out``, or ``out0, out1, ..`` in the order in which the module returns tensors.
 
     Raises:
@@ -98,12 +102,10 @@ def _exported(module: Any, example: Any) -> Model:
     training = module.training
     module.eval()
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), _without_caches(module):
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, arguments, named, strict=False)
-            table = torch.export.default_decompositions()
-            table.pop(torch.ops.aten.scaled_dot_product_attention.default, None)
-            exported = exported.run_decompositions(table)
+            exported = exported.run_decompositions(_decompositions())
     except Exception as error:
         reason = str(error).strip().splitlines()
         problem = f"torch.export refuses the module: {reason[0] if reason else type(error).__name__}"
@@ -111,6 +113,35 @@ def _exported(module: Any, example: Any) -> Model:
     finally:
         module.train(training)
     return _model(type(module).__name__, exported)
+
+
+def _decompositions() -> Any:
+    """How operators that have no counterpart here are written by others: PyTorch's own definitions."""
+    import torch
+    from torch._decomp import decomposition_table
+
+    table = torch.export.default_decompositions()
+    for operator in list(table):
+        if str(operator) in OPERATORS and any(name in str(operator) for name in _WHOLE):
+            table.pop(operator)
+    for operator, meaning in decomposition_table.items():
+        if str(operator).startswith("aten.") and str(operator) not in OPERATORS and operator not in table:
+            table[operator] = meaning
+    return table
+
+
+@contextlib.contextmanager
+def _without_caches(module: Any) -> Iterator[None]:
+    """Models of transformers return no caches of keys and values meanwhile, which torch.export does not know."""
+    config: Any = getattr(module, "config", None)
+    used = getattr(config, "use_cache", None) is True
+    if used:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        if used:
+            config.use_cache = True
 
 
 def _model(name: str, exported: Any) -> Model:
@@ -160,7 +191,8 @@ def _call(node: Any, values: Mapping[str, Value]) -> Value:
     name = str(node.target)
     where = f"from_torch(..): {name}"
     if name not in OPERATORS:
-        raise GraphError(where, "there is no such operator here", legal="; ".join(sorted(OPERATORS)))
+        near = ", ".join(difflib.get_close_matches(name, OPERATORS, 3, 0.4)) or "none with such a name"
+        raise GraphError(where, "there is no such operator here", legal=f"{len(OPERATORS)} others; closest: {near}")
     arguments = tuple(_resolved(item, values) for item in node.args)
     options = {key: _resolved(item, values) for key, item in node.kwargs.items()}
     call = AtenCall(where, node.target, arguments, options)

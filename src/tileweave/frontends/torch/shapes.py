@@ -57,7 +57,7 @@ def view(call: AtenCall) -> Tensor:
 def permute(call: AtenCall) -> Tensor:
     """Axes in another order."""
     x = call.x()
-    return g.transpose(x, tuple(k % len(x.shape) for k in call.value(1)))
+    return g.transpose(x, tuple(k % max(len(x.shape), 1) for k in call.value(1)))
 
 
 @aten("transpose.int")
@@ -93,14 +93,14 @@ def ones(call: AtenCall) -> Tensor:
     if call.where.endswith("squeeze.default"):
         return g.squeeze(x)
     dims = call.value(1)
-    axes = [k % len(x.shape) for k in (dims if isinstance(dims, list) else [dims])]
+    axes = [k % max(len(x.shape), 1) for k in (dims if isinstance(dims, list) else [dims])]
     return g.squeeze(x, tuple(k for k in axes if x.shape[k] == 1))
 
 
 @aten("slice.Tensor")
 def slice_(call: AtenCall) -> Tensor:
     """Every step-th element between two places of an axis."""
-    x, axis = call.x(), call.get("dim") % len(call.x().shape)
+    x, axis = call.x(), call.get("dim") % max(len(call.x().shape), 1)
     end = call.get("end")
     end = None if end is None or end > x.shape[axis] else end
     return x[(*(slice(None),) * axis, slice(call.get("start"), end, call.get("step")))]
@@ -109,7 +109,7 @@ def slice_(call: AtenCall) -> Tensor:
 @aten("select.int")
 def select(call: AtenCall) -> Tensor:
     """One index of an axis."""
-    x, axis = call.x(), call.value(1) % len(call.x().shape)
+    x, axis = call.x(), call.value(1) % max(len(call.x().shape), 1)
     return g.select(x, axis, int(call.value(2)))
 
 
@@ -135,7 +135,7 @@ def stack(call: AtenCall) -> Tensor:
 @aten("split_with_sizes.default", "split.Tensor", "chunk.default")
 def split(call: AtenCall) -> tuple[Tensor, ...]:
     """Consecutive pieces."""
-    x, axis = call.x(), (call.get("dim") or 0) % len(call.x().shape)
+    x, axis = call.x(), (call.get("dim") or 0) % max(len(call.x().shape), 1)
     sizes = call.value(1)
     extent = x.shape[axis]
     if not isinstance(sizes, list):
@@ -155,7 +155,7 @@ def tile(call: AtenCall) -> Tensor:
 @aten("flip.default")
 def flip(call: AtenCall) -> Tensor:
     """Axes backwards."""
-    return g.flip(call.x(), tuple(k % len(call.x().shape) for k in call.value(1)))
+    return g.flip(call.x(), tuple(k % max(len(call.x().shape), 1) for k in call.value(1)))
 
 
 @aten("constant_pad_nd.default")
@@ -182,7 +182,7 @@ def embedding(call: AtenCall) -> Tensor:
 @aten("index_select.default")
 def index_select(call: AtenCall) -> Tensor:
     """Places of an axis."""
-    return g.take(call.x(), call.x(2), call.value(1) % len(call.x().shape))
+    return g.take(call.x(), call.x(2), call.value(1) % max(len(call.x().shape), 1))
 
 
 @aten("gather.default")
@@ -193,23 +193,173 @@ def gather(call: AtenCall) -> Tensor:
     return g.take_along_axis(x[key], indices, axis)
 
 
-@aten("index.Tensor")
-def index(call: AtenCall) -> Tensor:
-    """Advanced indexing by integers: one vector of indices per leading axis, broadcast against each other."""
-    x = call.x()
+def _from_start(indices: Tensor, extent: int) -> Tensor:
+    """Indices from the end as indices from the start."""
+    at = cast(indices, np.int64)
+    return g.where(g.less(at, g.full((), 0, np.int64)), g.add(at, g.full((), extent, np.int64)), at)
+
+
+def _places(call: AtenCall, x: Tensor) -> tuple[list[int], list[Tensor]]:
+    """The axes that have indices, and these, of one shape."""
     given = [None if each is None else tensor(each, call.where) for each in call.value(1)]
     if any(each is not None and each.dtype.kind == "b" for each in given):
         raise GraphError(call.where, "a mask as an index makes a shape that depends on values", legal="integers")
-    places = [k for k, each in enumerate(given) if each is not None]
-    if places != list(range(places[0], places[-1] + 1)):
-        raise GraphError(call.where, "indices with axes between them", legal="indices of adjacent axes")
-    first, count = places[0], len(places)
-    flat: Tensor | None = None
-    extent = 1
-    for k in places:
-        at, n = g.cast(given[k], np.int64), x.shape[k]
-        at = g.where(g.less(at, g.full((), 0, np.int64)), g.add(at, g.full((), n, np.int64)), at)
-        flat = at if flat is None else g.add(g.multiply(flat, g.full((), n, np.int64)), at)
-        extent *= n
+    axes = [k for k, each in enumerate(given) if each is not None]
+    found = [_from_start(each, x.shape[k]) for k, each in enumerate(given) if each is not None]
+    shape = np.broadcast_shapes(*(each.shape for each in found))
+    return axes, [g.broadcast_to(each, shape) for each in found]
+
+
+@aten("index.Tensor", "_unsafe_index.Tensor")
+def index(call: AtenCall) -> Tensor:
+    """Advanced indexing by integers: the indices' axes stand where these are adjacent, else in front, as in NumPy."""
+    x = call.x()
+    axes, places = _places(call, x)
+    if axes != list(range(axes[0], axes[-1] + 1)):
+        x = g.transpose(x, (*axes, *(k for k in range(len(x.shape)) if k not in axes)))
+        axes = list(range(len(axes)))
+    first, count = axes[0], len(axes)
+    flat, extent = places[0], x.shape[first]
+    for k, at in zip(axes[1:], places[1:], strict=True):
+        flat = g.add(g.multiply(flat, g.full((), x.shape[k], np.int64)), at)
+        extent *= x.shape[k]
     merged = g.reshape(x, (*x.shape[:first], extent, *x.shape[first + count :]))
     return g.take(merged, flat, first)
+
+
+@aten("index_put.default", "_unsafe_index_put.default")
+def index_put(call: AtenCall) -> Tensor:
+    """Elements at places replaced, or added to; a mask replaces by one value, or by as many as it has elements."""
+    x, add = call.x(), bool(call.get("accumulate"))
+    values = cast(call.x(2), x.dtype)
+    masks = [each for each in call.value(1) if each is not None]
+    if len(masks) == 1 and tensor(masks[0], call.where).dtype.kind == "b" and call.value(1)[0] is not None:
+        mask = tensor(masks[0], call.where)
+        if values.shape not in ((), (1,)):
+            raise GraphError(call.where, "a mask takes as many values as it has elements", legal="one value")
+        mask = g.unsqueeze(mask, tuple(range(len(mask.shape), len(x.shape))))
+        return g.where(mask, g.add(x, values) if add else values, x)
+    axes, places = _places(call, x)
+    rest = [k for k in range(len(x.shape)) if k not in axes]
+    order = [*axes, *rest]
+    moved = g.transpose(x, tuple(order))
+    shape = places[0].shape
+    front = axes == list(range(axes[0], axes[-1] + 1))
+    whole = (*(x.shape[k] for k in rest[: axes[0]]), *shape, *(x.shape[k] for k in rest[axes[0] :]))
+    updates = g.broadcast_to(values, whole if front else (*shape, *(x.shape[k] for k in rest)))
+    if front:  # [before.., places.., behind..] -> [places.., before.., behind..]
+        before = axes[0]
+        own = range(before, before + len(shape))
+        updates = g.transpose(updates, (*own, *(k for k in range(len(updates.shape)) if k not in own)))
+    made = g.scatter_nd(moved, g.stack(places, -1), updates, reduction="add" if add else None)
+    return g.transpose(made, tuple(int(k) for k in np.argsort(order)))
+
+
+@aten("scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two")
+def scatter(call: AtenCall) -> Tensor:
+    """Elements at places along an axis replaced, or joined with what is there."""
+    x, axis, indices = call.x(), call.value(1) % max(len(call.x().shape), 1), call.x(2)
+    if not x.shape:
+        raise GraphError(call.where, "a tensor without dimensions", legal="one dimension or more")
+    value = cast(call.like(3, x), x.dtype)
+    key = tuple(slice(n) for n in indices.shape)
+    updates = value[key] if value.shape else g.broadcast_to(value, indices.shape)
+    if "scatter_reduce" not in call.where:
+        return _scattered(x, indices, updates, axis, "add" if "scatter_add" in call.where else None)
+    how, own = call.get("reduce"), bool(call.get("include_self"))
+    name = {"sum": "add", "prod": "mul", "mean": "add", "amax": "max", "amin": "min"}[how]
+    ones = g.full(indices.shape, 1, np.int64)
+    hits = _scattered(g.full(x.shape, int(own), np.int64), indices, ones, axis, "add")
+    touched = g.greater(hits, g.full((), int(own), np.int64))
+    start = x
+    if not own:
+        limits = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
+        high, low = (np.inf, -np.inf) if x.dtype.kind == "f" else (limits.max, limits.min)
+        neutral = {"add": 0, "mul": 1, "max": low, "min": high}[name]
+        start = g.where(touched, g.full((), neutral, x.dtype), x)
+    made = _scattered(start, indices, updates, axis, name)
+    if how != "mean":
+        return made
+    count = cast(g.maximum(hits, g.full((), 1, np.int64)), x.dtype)
+    mean = g.divide(made, count) if x.dtype.kind == "f" else g.floor_divide(made, count)
+    return g.where(touched, mean, x)
+
+
+def _scattered(x: Tensor, indices: Tensor, updates: Tensor, axis: int, reduction: str | None) -> Tensor:
+    """`tileweave.scatter`, where the places stand for a corner of the other axes only."""
+    rank = len(x.shape)
+    ends = [n if k == axis else m for k, (n, m) in enumerate(zip(x.shape, indices.shape, strict=True))]
+    out = g.scatter(x[tuple(slice(n) for n in ends)], indices, updates, axis, reduction=reduction)
+    for k in reversed(range(rank)):  # the corner becomes whole along one axis after the other
+        if ends[k] < x.shape[k]:
+            around = x[tuple(slice(n) if j < k else slice(None) for j, n in enumerate(ends))]
+            out = _put(around, k, 0, ends[k], 1, out)
+    return out
+
+
+def _put(x: Tensor, axis: int, start: int, stop: int, step: int, value: Tensor) -> Tensor:
+    """x with every step-th element of an axis, from start to before stop, replaced."""
+    before = (slice(None),) * axis
+    value = cast(value, x.dtype)
+    if step == 1:
+        parts = [x[(*before, slice(start))], value, x[(*before, slice(stop, None))]]
+        kept = [part for part in parts if part.shape[axis]]
+        return g.concat(kept, axis) if len(kept) > 1 else kept[0] if kept else x
+    places = np.zeros(x.shape[axis], np.int64)
+    places[start:stop:step] = np.arange(len(range(start, stop, step)))
+    inside = np.zeros(x.shape[axis], bool)
+    inside[start:stop:step] = True
+    mask = inside.reshape(-1, *[1] * (len(x.shape) - axis - 1))
+    return g.where(g.as_tensor(mask), g.take(value, places, axis), x)
+
+
+@aten("slice_scatter.default")
+def slice_scatter(call: AtenCall) -> Tensor:
+    """A slice of an axis replaced."""
+    x, axis = call.x(), call.get("dim") % max(len(call.x().shape), 1)
+    start, stop, step = slice(call.get("start"), call.get("end"), call.get("step")).indices(x.shape[axis])
+    return _put(x, axis, start, max(start, stop), step, call.x(1))
+
+
+@aten("select_scatter.default")
+def select_scatter(call: AtenCall) -> Tensor:
+    """One index of an axis replaced."""
+    x, axis = call.x(), call.get("dim") % max(len(call.x().shape), 1)
+    at = int(call.get("index")) % x.shape[axis]
+    return _put(x, axis, at, at + 1, 1, g.unsqueeze(call.x(1), axis))
+
+
+@aten("masked_scatter.default")
+def masked_scatter(call: AtenCall) -> Tensor:
+    """Where a mask is true, the elements of another tensor, in order."""
+    x = call.x()
+    mask = g.broadcast_to(call.x(1), x.shape)
+    flat = g.reshape(mask, (prod(x.shape),))
+    order = g.subtract(g.cumsum(g.cast(flat, np.int64), 0), g.full((), 1, np.int64))
+    given = g.reshape(cast(call.x(2), x.dtype), (prod(call.x(2).shape),))
+    taken = g.take(given, g.maximum(order, g.full((), 0, np.int64)), 0)
+    return g.reshape(g.where(flat, taken, g.reshape(x, flat.shape)), x.shape)
+
+
+@aten("as_strided.default")
+def as_strided(call: AtenCall) -> Tensor:
+    """Elements of a contiguous tensor by their distance."""
+    x, sizes, strides = call.x(), call.value(1), call.value(2)
+    at: Any = np.full((), call.get("storage_offset") or 0, np.int64)
+    for n, stride in zip(sizes, strides, strict=True):
+        at = at[..., None] + np.arange(n) * stride
+    return g.take(g.reshape(x, (prod(x.shape),)), at, 0)
+
+
+@aten("diagonal.default")
+def diagonal(call: AtenCall) -> Tensor:
+    """Elements whose indices of two axes have one distance, along a new last axis."""
+    x, offset = call.x(), call.get("offset")
+    a, b = call.get("dim1") % max(len(x.shape), 1), call.get("dim2") % max(len(x.shape), 1)
+    rest = [k for k in range(len(x.shape)) if k not in (a, b)]
+    n, m = x.shape[a], x.shape[b]
+    count = max(0, min(n, m - offset) if offset >= 0 else min(n + offset, m))
+    at = np.arange(count)
+    places = (at + max(-offset, 0)) * m + at + max(offset, 0)
+    rows = g.reshape(g.transpose(x, (*rest, a, b)), (*(x.shape[k] for k in rest), n * m))
+    return g.take(rows, places, len(rest))
