@@ -32,13 +32,13 @@ RANDOM = {
 }  # fmt: skip
 """Operators whose values are drawn, or are whatever memory held."""
 USUAL = [
-    "add", "addmm", "amax", "argmax", "argsort", "as_strided", "atan2", "baddbmm", "cat", "cdist", "clamp", "copysign",
+    "add", "addmm", "amax", "argmax", "argsort", "as_strided", "atan2", "baddbmm", "cat", "cdist", "clamp",
     "cumsum", "diagonal", "diff", "einsum", "expand", "fill", "flip", "gather", "index_add", "index_copy", "index_fill",
     "index_put", "index_select", "lerp", "linalg.vector_norm", "logsumexp", "masked_fill", "masked_scatter", "max",
     "nn.functional.adaptive_avg_pool1d", "nn.functional.adaptive_avg_pool2d", "nn.functional.adaptive_avg_pool3d",
-    "nn.functional.adaptive_max_pool2d", "nn.functional.avg_pool1d", "nn.functional.avg_pool2d",
+    "nn.functional.avg_pool1d", "nn.functional.avg_pool2d",
     "nn.functional.avg_pool3d", "nn.functional.batch_norm", "nn.functional.conv1d", "nn.functional.conv3d",
-    "nn.functional.conv_transpose2d", "nn.functional.cross_entropy", "nn.functional.elu", "nn.functional.fold",
+    "nn.functional.conv_transpose2d", "nn.functional.cross_entropy", "nn.functional.elu",
     "nn.functional.gelu", "nn.functional.glu", "nn.functional.grid_sample", "nn.functional.group_norm",
     "nn.functional.huber_loss", "nn.functional.instance_norm", "nn.functional.interpolate", "nn.functional.layer_norm",
     "nn.functional.max_pool1d", "nn.functional.max_pool2d", "nn.functional.max_pool3d", "nn.functional.mish",

@@ -26,7 +26,8 @@ def _unary(names: dict[str, str], convert: Callable[[Tensor], Tensor]) -> None:
 _unary(
     {"abs.default": "absolute", "neg.default": "negative", "relu.default": "relu", "floor.default": "floor",
      "ceil.default": "ceil", "round.default": "round", "sign.default": "sign", "logical_not.default": "logical_not",
-     "bitwise_not.default": "invert", "isnan.default": "isnan", "isinf.default": "isinf", "trunc.default": "trunc"},
+     "bitwise_not.default": "invert", "isnan.default": "isnan", "isinf.default": "isinf", "trunc.default": "trunc",
+     "prims.signbit.default": "signbit"},
     lambda x: x,
 )  # fmt: skip
 _unary(

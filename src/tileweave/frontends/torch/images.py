@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tileweave import graph as g
+from tileweave.errors import GraphError
 from tileweave.frontends.torch.call import AtenCall, aten
 from tileweave.frontends.windows import both, folded_columns, max_places, rounded_up, window_means
 from tileweave.graph import Tensor
@@ -85,6 +86,20 @@ def adaptive_pool(call: AtenCall) -> Tensor:
         moved = g.matmul(g.moveaxis(x, axis, -1), g.as_tensor(share.astype(x.dtype)))
         x = g.moveaxis(moved, -1, axis)
     return x
+
+
+@aten("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
+def adaptive_max_pool(call: AtenCall) -> tuple[Tensor, Tensor]:
+    """The greatest of as many windows as asked, and its place; only windows that divide the extents."""
+    rank = _rank(call)
+    x, alone = _batched(call.x(), rank)
+    if any(n % count for n, count in zip(x.shape[2:], call.value(1), strict=True)):
+        raise GraphError(call.where, f"{call.value(1)} windows over {x.shape[2:]} elements", legal="divisors")
+    kernel = [n // count for n, count in zip(x.shape[2:], call.value(1), strict=True)]
+    ones, none = [1] * rank, [(0, 0)] * rank
+    values = g.max_pool(x, kernel, stride=kernel)
+    places = max_places(x, kernel, kernel, ones, none)
+    return (g.squeeze(values, 0), g.squeeze(places, 0)) if alone else (values, places)
 
 
 @aten("reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default", "replication_pad1d.default",

@@ -105,7 +105,7 @@ def sort(call: AtenCall) -> tuple[Tensor, Tensor]:
 def variance(call: AtenCall) -> Tensor:
     """With a correction of the count."""
     x = call.x()
-    correction = call.get("correction") if "correction" in call.where else int(call.get("unbiased"))
+    correction = call.get("correction") if call.where.endswith("correction") else int(call.get("unbiased"))
     correction = 1 if correction is None else correction
     return g.variance(x, _axes(call, x), correction=correction, keepdims=bool(call.get("keepdim")))
 
@@ -115,9 +115,12 @@ def position(call: AtenCall) -> Tensor:
     """Where the greatest or the least element is."""
     function = g.argmax if ".argmax." in call.where else g.argmin
     x, axis = call.x(), call.get("dim")
-    return g.cast(
-        function(x, None if axis is None else axis % max(len(x.shape), 1), keepdims=bool(call.get("keepdim"))), np.int64
-    )
+    if axis is None or not x.shape:
+        place = function(g.reshape(x, (prod(x.shape),)), 0)
+        place = g.reshape(place, (1,) * len(x.shape)) if call.get("keepdim") else place
+    else:
+        place = function(x, axis % len(x.shape), keepdims=bool(call.get("keepdim")))
+    return g.cast(place, np.int64)
 
 
 @aten("max.dim", "min.dim")
@@ -181,11 +184,11 @@ def attention(call: AtenCall) -> Tensor:
     if k.shape[-3] != q.shape[-3]:
         copies = q.shape[-3] // k.shape[-3]
         k, v = (g.repeat(each, copies, len(each.shape) - 3) for each in (k, v))
-    mask = call.get("attn_mask")
-    return g.attention(
-        q, k, v, scale=call.get("scale"), causal=bool(call.get("is_causal")),
-        mask=None if mask is None else tensor(mask, call.where),
-    )  # fmt: skip
+    mask, causal = call.get("attn_mask"), bool(call.get("is_causal"))
+    if causal and q.shape[-2] != k.shape[-2]:  # PyTorch aligns the first query with the first key, we the last ones
+        mask, causal = np.tril(np.ones((q.shape[-2], k.shape[-2]), np.bool_)), False
+    mask = None if mask is None else tensor(mask, call.where)
+    return g.attention(q, k, v, scale=call.get("scale"), causal=causal, mask=mask)
 
 
 @aten("native_layer_norm.default")
@@ -217,6 +220,12 @@ def group_norm(call: AtenCall) -> tuple[Any, ...]:
         if value is not None:
             out = function(out, g.unsqueeze(tensor(value, call.where), tuple(range(1, len(shape) - 1))))
     return out, g.squeeze(mean, 2), g.squeeze(_rate(var, call.get("eps")), 2)
+
+
+@aten("var_mean.correction")
+def variance_and_mean(call: AtenCall) -> tuple[Tensor, Tensor]:
+    """Both over some axes."""
+    return variance(call), g.mean(call.x(), _axes(call, call.x()), keepdims=bool(call.get("keepdim")))
 
 
 @aten("prims.var.default")

@@ -84,6 +84,16 @@ def expand(call: AtenCall) -> Tensor:
     return g.broadcast_to(x, tuple(o if n == -1 else int(n) for n, o in zip(shape, old, strict=True)))
 
 
+@aten("prims.broadcast_in_dim.default")
+def broadcast_in(call: AtenCall) -> Tensor:
+    """Each dimension at a named place of the result, others repeat."""
+    x, shape, places = call.x(), [int(n) for n in call.value(1)], call.value(2)
+    spread = [1] * len(shape)
+    for n, place in zip(x.shape, places, strict=True):
+        spread[place] = n
+    return g.broadcast_to(g.reshape(x, tuple(spread)), tuple(shape))
+
+
 @aten("unsqueeze.default", "squeeze.dim", "squeeze.dims", "squeeze.default")
 def ones(call: AtenCall) -> Tensor:
     """With or without extents of one."""
