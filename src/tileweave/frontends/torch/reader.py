@@ -44,7 +44,7 @@ def from_torch(
 
     Returns:
         The model, a `SymbolicModel` with ``dims``. Caches of keys and values that a model of transformers would make
-        are no outputs. Inputs have the names of the module's arguments; outputs are
+        are no outputs, and buffers are not written. Inputs have the names of the module's arguments; outputs are
         ``out``, or ``out0, out1, ..`` in the order in which the module returns tensors.
 
     Raises:
@@ -166,7 +166,9 @@ def _model(name: str, exported: Any) -> Model:
         elif node.op == "call_function":
             values[node.name] = _call(node, values)
         elif node.op == "output":
-            results = [_resolved(item, values) for item in _flat(node.args[0])]
+            made_by = exported.graph_signature.output_specs  # new values of inputs and buffers are no results
+            flat = zip(_flat(node.args[0]), made_by, strict=True)
+            results = [_resolved(item, values) for item, spec in flat if spec.kind.name == "USER_OUTPUT"]
             results = [item for item in results if item is not None]
             names = ["out"] if len(results) == 1 else [f"out{k}" for k in range(len(results))]
             made = (item if isinstance(item, Tensor) else source(np.asarray(item)) for item in results)
