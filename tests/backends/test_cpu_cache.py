@@ -326,12 +326,12 @@ def test_a_direct_call_that_is_running_already_leaves_its_memory_alone(cache: Pa
     kernel = compile(program(23))
     assert kernel.run_on(values, out)
     assert not kernel.run_on(values[:22], values)  # they share bytes
-    if kernel._direct is not None:
-        kernel._direct[0] = 1
+    for head in kernel._directs:
+        head[0] = 1
         out[:] = 7
         assert not kernel.run_on(values, out)
         assert (out == 7).all()
-        kernel._direct[0] = 0
+        head[0] = 0
         assert not kernel.run_on(values)
     assert kernel.run_on(values, out)
     assert np.array_equal(out, np.maximum(values, 0))

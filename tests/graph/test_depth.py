@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tileweave import graph as tw
+from tileweave.backends.base import Decision
 from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import OPTIMIZATIONS
 from tileweave.planner import machines, make_plan
@@ -62,7 +63,7 @@ def test_a_chain_is_differentiated(length):
 def test_a_chain_is_planned_expanded_coalesced_and_fused(length):
     y = additions(tw.as_tensor(ARRAY), length)
     graph = tw.Graph.of(y)
-    plan = make_plan(graph, machines(1), lambda operation, stage: "")
+    plan = make_plan(graph, machines(1), lambda operation, stage: Decision(""))
     assert len(plan.steps) > 0
     sharded = tw.expand(graph, {o: tw.partition(o, (2,)) for o in graph.operations})
     assert len(sharded.operations) == 2 * len(graph.operations)

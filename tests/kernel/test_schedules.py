@@ -116,7 +116,6 @@ def test_pictures_show_the_layouts_that_dispatch_chose():
         ("tma", None, None, None, "boxes move between global and shared memory, not registers"),
         ("shuffle", None, None, None, "not from registers to registers"),
         (None, "shared", None, None, "not from registers to registers"),
-        (None, None, "tma", None, "elements of 32 bits"),
         (None, None, None, "mma.sync", "no instruction for f32 f32 f32"),
         (None, None, None, "wgmma", "A is in register memory|no instruction for f32"),
     ],

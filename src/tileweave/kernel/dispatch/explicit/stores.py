@@ -164,12 +164,15 @@ def _ways(
 
 
 def _together(held: Holding, out: Region) -> int:
-    """Bytes of a row that the lanes of a warp store at once, side by side."""
+    """Bytes of a row that the lanes of a warp store side by side, at once or by further stores of the same lanes."""
     last, width = len(held.shape) - 1, store_width(held, out)
-    run = width
-    for digit in sorted((d for d in held.digits if d.axis == "lane" and d.dim == last), key=lambda d: d.weight):
-        run *= digit.extent if digit.weight == run else 1
-    return run * out.tensor.element.bits // 8
+    run = full = width
+    for digit in sorted((d for d in held.digits if d.dim == last), key=lambda d: d.weight):
+        if digit.axis == "lane" and digit.weight == run:
+            run = full = digit.weight * digit.extent
+        elif digit.axis == "reg" and digit.weight <= run < digit.weight * digit.extent:
+            run = digit.weight * digit.extent  # counts where another lane goes on
+    return full * out.tensor.element.bits // 8
 
 
 def _unfit(held: Holding, near: Region, arch: str, asked: bool) -> str:
