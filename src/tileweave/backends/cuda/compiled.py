@@ -172,7 +172,7 @@ def _headers() -> tuple[str, ...]:
 def nvrtc_cubin(text: str, arch: str, include: Sequence[str] = ()) -> tuple[bytes, str]:
     """The machine code of a text through NVRTC, and the compiler's name."""
     try:
-        from cuda.bindings import nvrtc  # type: ignore[import-not-found,unused-ignore]
+        from cuda.bindings import nvrtc  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
         raise BackendError(
             "compile(text, arch)", "neither nvcc nor NVRTC is installed",

@@ -25,7 +25,7 @@ _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 
 def _driver() -> Any:
     try:
-        from cuda.bindings import driver  # type: ignore[import-not-found,unused-ignore]
+        from cuda.bindings import driver  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
         raise BackendError(
             _WHERE, "cuda-bindings is not installed", legal="pip install 'tileweave[gpu]', or on='cpu'"
