@@ -55,6 +55,24 @@ def test_a_kernel_that_hangs_says_who_waits(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\0", "SyntaxError: source code"),
+        ("def f(:\n  pass\n", "broken.py:1"),
+        ("x = 1\nraise SystemExit(3)\n", "SystemExit: 3\n  line  {path}:2"),
+        ("import numpy as np\n\nx = np.random.default_rng('seed')\n", "{path}:3"),
+        ("import json\njson.loads('{')\n", "JSONDecodeError"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["check", "explain", "text", "run"])
+def test_a_file_that_cannot_be_run_is_named_with_its_line(capsys, tmp_path, text, said, verb):
+    path = tmp_path / "broken.py"
+    path.write_text(text)
+    status, _, err = run(capsys, verb, path, "f32:2x3", "f32:2x3")
+    assert status == 2 and said.format(path=path) in err, err
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("check", "nofile.py"), "no file"),

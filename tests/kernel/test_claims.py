@@ -224,6 +224,44 @@ def test_a_deadlock_says_who_waits_for_whom(golden):
     golden("kernel/deadlock.txt", text + "\n")
 
 
+def ring_of_waits(k, x, y, warps=3, closed=True):
+    bars = [k.barrier(32) for _ in range(warps)]
+    for w in range(warps):
+        with k.warp[w]() as warp:
+            if closed or w:
+                warp.wait(bars[w], parity=0)
+            warp.arrive(bars[(w + 1) % warps])
+            if not closed and not w:
+                warp.wait(bars[w], parity=0)
+
+
+@pytest.mark.parametrize("warps", [2, 3, 5])
+def test_a_ring_of_waits_names_for_each_the_one_that_it_waits_for(warps):
+    assert "every claim holds" in str(tk.kernel(ring_of_waits).check(*arrays(), warps=warps, closed=False))
+    text = str(refused(ring_of_waits, warps=warps))
+    for w in range(warps):
+        before = (w - 1) % warps
+        said = (
+            rf"\(warp {w}\) of block 0 +at .*; warp \(warp {before}\) of block 0 arrives on \w+ at .*, and waits itself"
+        )
+        assert re.search(said, text), text
+
+
+def flags_in_a_circle(k, x, y, signals=True):
+    block = k.grid(2)
+    done = k.flags((2,))
+    with k.cta(threads=32) as cta:
+        cta.wait(done[1 - block])
+        if signals:
+            cta.signal(done[block])
+
+
+def test_blocks_that_wait_for_each_other_are_named():
+    text = str(refused(flags_in_a_circle))
+    assert "block 0" in text and "block 1 signals done at" in text and "block 0 signals done at" in text, text
+    assert "nobody else signals it" in str(refused(flags_in_a_circle, signals=False))
+
+
 def endless(k, x, y):
     with k.cta(threads=32) as cta:
         n = k.var(0, below=2)

@@ -133,3 +133,59 @@ def test_a_way_that_is_asked_for_and_does_not_fit_is_refused_with_its_reason(loa
 
     with pytest.raises(BackendError, match=rf"(?s)({said}).*test_schedules.py:\d+"):
         lower(asked.trace(np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)), "sm_90a")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_ring_is_filled_by_the_copy_that_is_asked_for(arch, seed):
+    random = np.random.default_rng(seed)
+    rows, columns = int(random.integers(1, 40)), 8 * int(random.integers(1, 24))
+    dtype, tile, deep = random.choice(["float16", "float32"]), int(random.choice([8, 16])), int(random.integers(1, 4))
+
+    @tk.kernel
+    def through(k, x, y, first="cp.async", second="cp.async"):
+        i = k.grid(x.blocks(0, tile))
+        s, t = k.shared((deep, tile, 64), like=x), k.shared((deep, tile, 64), like=x)
+        ring = k.pipeline(deep, fills=1, uses=1)
+        with k.warp[0]() as load:
+            for j in load.range(x.blocks(1, 64)):
+                with ring.fill(j) as stage:
+                    load.copy_async(s[stage], x.tile(tile, 64)[i, j], use=first)
+                    load.copy_async(t[stage], x.tile(tile, 64)[i, j], use=second)
+        with k.warp[1]() as use:
+            for j in use.range(x.blocks(1, 64)):
+                with ring.use(j) as stage:
+                    use.store(y.tile(tile, 64)[i, j], use.load(s[stage]) + use.load(t[stage]))
+
+    x = random.integers(-9, 10, (rows, columns)).astype(dtype)
+    tma = [] if arch == "sm_80" else ["tma"]
+    for ways in [("cp.async", "cp.async"), *((one, "cp.async") for one in tma), *(("cp.async", one) for one in tma)]:
+        options = {"first": ways[0], "second": ways[1], "arch": arch}
+        y = np.zeros_like(x)
+        through.run(x, y, on="cpu", **options)
+        np.testing.assert_array_equal(y, 2 * x, err_msg=f"seed {seed}, {ways}")
+        table = through.explain(x, y, **options)
+        assert "no: \n" not in table and ("tma          no: cp.async was asked for" in table or not tma), table
+
+
+@pytest.mark.parametrize(
+    ("dtype", "use", "arch", "said"),
+    [
+        ("f16", "fma", "sm_80", "mma.sync     no: another product was asked for"),
+        ("f16", "fma", "sm_90a", "wgmma        no: another product was asked for"),
+        ("e4m3", None, "sm_80", "mma.sync     no: needs sm_89, not sm_80"),
+        ("f32", None, "sm_90a", "mma.sync     no: no instruction for f32 f32 f32"),
+    ],
+)
+def test_a_product_that_is_not_taken_has_its_own_reason(dtype, use, arch, said):
+    @tk.kernel
+    def product(k, a, b, c):
+        with k.cta(threads=128) as cta:
+            acc = cta.zeros((64, 64))
+            for i in cta.range(a.blocks(1, 64), stages=2):
+                cta.gemm(acc, a.tile(64, 64)[0, i], b.tile(64, 64)[0, i], use=use)
+            cta.store(c, acc)
+
+    parts = tk.spec((64, 128), dtype), tk.spec((64, 128), dtype), tk.spec((64, 64), "f32")
+    assert said in product.explain(*parts, arch=arch)

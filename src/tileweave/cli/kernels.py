@@ -118,11 +118,8 @@ def _users_code(path: str) -> Iterator[None]:
         yield
     except (TileweaveError, OSError, MemoryError):
         raise
-    except Exception as error:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-        line = frames[-1].lineno if frames and Path(frames[-1].filename).name == Path(path).name else 0
-        if isinstance(error, SyntaxError) and error.filename and Path(error.filename).name == Path(path).name:
-            line = error.lineno or 0
+    except (Exception, SystemExit) as error:
+        line = _users_line(error, path)
         if not line:
             raise
         message = str(error).splitlines()[0] if str(error) else "no message"
@@ -130,6 +127,18 @@ def _users_code(path: str) -> Iterator[None]:
             "tileweave kernel", f"the file raises {type(error).__name__}: {message}", inputs={"line": f"{path}:{line}"},
             facts={"rule": "argument", "path": ""},
         ) from None  # fmt: skip
+
+
+def _users_line(error: BaseException, path: str) -> int:
+    """The line of the user's file that raised an error, itself or by a call of another package; 0: ours did."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    mine = [n for n, frame in enumerate(frames) if Path(frame.filename).name == Path(path).name]
+    ours = Path(__file__).parents[1]
+    if mine and not any(ours in Path(frame.filename).parents for frame in frames[mine[-1] + 1 :]):
+        return frames[mine[-1]].lineno or 1
+    if isinstance(error, SyntaxError) and Path(error.filename or path).name == Path(path).name:
+        return error.lineno or 1
+    return 0
 
 
 def _kernel(options: argparse.Namespace) -> Any:

@@ -149,7 +149,7 @@ def box_problem(arch: str, op: Op) -> str:
             return "a mask that is not the tensor's end"
         if far.skip and far.skip[d] != before(far.begin[d]):
             return "a mask that is not the tensor's beginning"
-    return ""
+    return "cp.async was asked for" if op.option("use") == "cp.async" else ""
 
 
 def copy_boxes(context: Context, op: Op) -> None:

@@ -115,6 +115,19 @@ def tiling(op: Op, warps: int, arch: str, chained: bool = False) -> WarpTiling |
     return best[1] if best is not None else None
 
 
+def _not_by_warps(op: Op, warps: int, arch: str) -> str:
+    """Why ``mma.sync`` has no tiling of a product; empty if it has one."""
+    if op.option("use") == "fma":
+        return "another product was asked for"
+    found = _WARP.get(groups.types(op))
+    if found is None:
+        return f"no instruction for {' '.join(groups.types(op))}"
+    if not warps:
+        return "a scope of no whole warp"
+    row = atom("mma.sync.aligned." + found[0])
+    return "" if row.runs_on(arch) else f"needs {' or '.join(row.arch)}, not {arch}"
+
+
 def accumulator(arch: str, products: tuple[Op, ...] = ()) -> Accumulator:
     """How the results of products lie on a target."""
     rows = any(isinstance(v, Region) and v.tensor.space == "register" for p in products for v in p.ins[:2])
@@ -155,11 +168,11 @@ def _product(context: Context, op: Op, factors: tuple[Region, Region], target: B
     keep: ExprLike = 1
     if isinstance(op.ins[2], Scalar):
         keep = 0
-    wide, types = groups.fits(op, warps, context.arch), " ".join(groups.types(op))
-    apart = Candidate("mma.sync", False, f"no instruction for {types}")
+    wide = groups.fits(op, warps, context.arch)
+    lies = "the accumulator lies as another product leaves it"
+    apart = Candidate("mma.sync", False, _not_by_warps(op, warps, context.arch) or lies)
     fma = Candidate("fma", False, "tensor cores multiply these types")
     taken = wide is not None and convert.alike(held, holding(*wide.result(), held.warps))
-    lies = "the accumulator lies as another product leaves it"
     reasons = [Candidate("wgmma", taken, groups.reason(op, warps, context.arch) if taken or wide is None else lies)]
     refused = context.refused.get(op, "written out for sums in registers; k.tensor_memory(..) holds others")
     if tensor.has(context.arch):
@@ -182,8 +195,9 @@ def _product(context: Context, op: Op, factors: tuple[Region, Region], target: B
             _by_warps(context, op, found, a, b, target)
             return
     if op.option("use") == "mma.sync":
-        why = f"no instruction for {types}" if tiling(op, warps, context.arch) is None else lies
-        raise BackendError("gemm(.., use='mma.sync')", why, inputs={"line": str(op.line)}, legal="another type, or fma")
+        raise BackendError(
+            "gemm(.., use='mma.sync')", apart.reason, inputs={"line": str(op.line)}, legal="another type, or fma"
+        )
     if op.option("precision"):
         raise declined(op.line, f"a product with precision='tf32' and use={op.option('use')!r}", legal="tensor cores")
     context.choose(

@@ -80,7 +80,7 @@ class BarrierState:
     def whose(self) -> str:
         """Who has arrived at all, for whoever waits in vain."""
         if not self.arrivers:
-            return "; nobody arrives on it"
+            return ""
         shown = [f"{label} at {line}" for label, line in list(self.arrivers.items())[:3]]
         return f"; on it arrived {', '.join(shown)}{', ..' * (len(self.arrivers) > 3)}"
 
@@ -113,7 +113,7 @@ class Flag:
 
     def whose(self) -> str:
         """Who has signalled it, for whoever waits in vain."""
-        return f"; signalled by {', '.join(sorted(self.blocks)[:4])}" if self.blocks else "; nobody has signalled it"
+        return f"; signalled by {', '.join(sorted(self.blocks)[:4])}" if self.blocks else ""
 
     def tells(self, least: int) -> tuple[Clock, Clock]:
         """What is known of a flag that has reached a value."""

@@ -6,7 +6,7 @@ strand of its own, which runs on beside it until the outer one needs its threads
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -51,12 +51,23 @@ Steps = Generator["Blocked", None, str]
 
 @dataclass(slots=True)
 class Blocked:
-    """What a strand waits for."""
+    """What a strand waits for.
+
+    Args:
+        ready: whether it may go on.
+        why: what it waits for and what that lacks.
+        line: of the wait.
+        elsewhere: whether another block may bring it.
+        on: the barrier or flag.
+        by: the labels of those that have brought something to it.
+    """
 
     ready: Callable[[], bool]
     why: Callable[[], str]
     line: Line
     elsewhere: bool = False
+    on: Region | None = None
+    by: Callable[[], Iterable[str]] = tuple
 
 
 ELEMENTWISE_MOVES = ("copy", "cast", "map")
@@ -418,6 +429,8 @@ class Interpreter:
                 lambda: barrier.passes(parity),
                 lambda: f"for {barrier.name} parity {parity}: {barrier.state()}{barrier.whose()}",
                 s.line,
+                on=s.barrier,
+                by=lambda: tuple(barrier.arrivers),
             )
         barrier.observe()
         for agent in frame.agents:
@@ -452,6 +465,8 @@ class Interpreter:
                 lambda: f"for {name} to reach {least}: it is {flag.value}{flag.whose()}",
                 s.line,
                 True,
+                s.flag,
+                lambda: tuple(flag.blocks),
             )
         if flag.blocks - {frame.block.label} and not self.tickets:
             self.warnings["wait", s.line] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from tileweave.kernel.ir import Alloc, Kernel, Line, On, Op, Region, Statement, 
 from tileweave.kernel.semantics.access import Ledger, refuse
 from tileweave.kernel.semantics.clocks import Agent
 from tileweave.kernel.semantics.cluster import Cluster
+from tileweave.kernel.semantics.hangs import refuse_deadlock
 from tileweave.kernel.semantics.machine import Frame, Interpreter, RunningBlock
 from tileweave.kernel.semantics.memory import Storage
 from tileweave.kernel.semantics.operate import operate
@@ -242,16 +243,21 @@ class _Run:
                 yield frames
 
     def _block(self, number: int, device: int, cluster: Cluster) -> Frame:
+        grid, symbols = self.kernel.grid, self._symbols(number, device)
+        coords = ", ".join(f"{s} {symbols[str(s)]}" for s, _ in grid.coords)
+        label = f"block {number}" + (f" ({coords})" if len(grid.coords) > 1 else "")
+        label += f" of device {device}" if self.kernel.mesh else ""
+        agents = tuple(Agent(self.machine.number(), threads, label) for threads in self._parts(symbols))
+        block = RunningBlock(label, device, agents, cluster=cluster, rank=number % grid.cluster)
+        return Frame(block, agents, label, symbols, {})
+
+    def _symbols(self, number: int, device: int) -> dict[str, int]:
+        """The numbers of a block's symbols."""
         grid, axis = self.kernel.grid, self.kernel.mesh[0][0] if self.kernel.mesh else ""
         symbols = {str(grid.block): number, **({axis: device} if axis else {})}
         for symbol, value in grid.coords:
             symbols[str(symbol)] = int(np.asarray(evaluate(value, _known(value, symbols))))
-        coords = ", ".join(f"{s} {symbols[str(s)]}" for s, _ in grid.coords)
-        label = f"block {number}" + (f" ({coords})" if len(grid.coords) > 1 else "")
-        label += f" of device {device}" if axis else ""
-        agents = tuple(Agent(self.machine.number(), threads, label) for threads in self._parts(symbols))
-        block = RunningBlock(label, device, agents, cluster=cluster, rank=number % grid.cluster)
-        return Frame(block, agents, label, symbols, {})
+        return symbols
 
     def _parts(self, symbols: dict[str, int]) -> list[frozenset[int]]:
         """The coarsest sets of threads that always execute the same statements."""
@@ -288,17 +294,8 @@ class _Run:
                     legal="a wait for every phase that copies complete: as many uses of a ring as fills",
                 )  # fmt: skip
 
-    def _deadlock(self, blocks: list[RunningBlock]) -> None:
-        rows, line = {}, Line("", 0)
-        for block in blocks:
-            for strand in block.strands:
-                if strand.blocked is not None and strand.blocked.line.number:
-                    rows[strand.label] = f"at {strand.blocked.line} waits {strand.blocked.why()}"
-                    line = line if line.number else strand.blocked.line
-        kept = dict(list(rows.items())[:8])
-        if len(rows) > 8:
-            kept["and"] = f"{len(rows) - 8} more"
-        refuse("deadlock", "no thread can go on", line, **kept)
+    def _deadlock(self, blocks: list[RunningBlock]) -> NoReturn:
+        refuse_deadlock(self.kernel.body, self._symbols(0, 0), blocks)
 
 
 def _known(value: Any, symbols: dict[str, int]) -> dict[str, int]:
