@@ -21,10 +21,21 @@ def mask_of(end: int, lanes: int, begin: int = 0) -> str:
 
 
 def mask_below(f: Function, count: str, lanes: int) -> str:
-    """The mask of the first ``count`` lanes, the count being known at run time."""
+    """The mask of the first ``count`` lanes, the count being known at run time, or a constant."""
+    if count.isdecimal():
+        return mask_of(int(count), lanes)
     every = broadcast(f, "i64", lanes, count)
     numbers = "<" + ", ".join(f"i64 {lane}" for lane in range(lanes)) + ">"
     return f.value(f"icmp slt <{lanes} x i64> {numbers}, {every}")
+
+
+def _only(mask: str) -> int | None:
+    """The lane of a constant mask of one lane.
+
+    Such accesses are written as those of one element: LLVM 22 itself makes them so where there is AVX-512, and forgets
+    a conversion before a store, or takes another element of a vector that came by a broadcast.
+    """
+    return mask[: mask.index("true")].count(",") if mask.count("true") == 1 else None
 
 
 def load(
@@ -34,6 +45,10 @@ def load(
     full = vector(element.memory, lanes)
     if mask is None or lanes == 1:
         return f.load(full, pointer, element.width_bytes)
+    lane = _only(mask)
+    if lane is not None:
+        one = f.load(element.memory, f.at(pointer, lane * element.width_bytes), element.width_bytes)
+        return f.value(f"insertelement {full} {others or 'zeroinitializer'}, {element.memory} {one}, i64 {lane}")
     name = f"llvm.masked.load.{suffix(element.memory, lanes)}.p0"
     f.module.declare(name, f"{full} {{}}(ptr, i32, <{lanes} x i1>, {full})")
     return f.value(
@@ -60,6 +75,11 @@ def store(
             f.emit(f"store {full} {value}, ptr {pointer}, align {align}, !nontemporal !0")
         else:
             f.store(full, value, pointer, element.width_bytes)
+        return
+    lane = _only(mask)
+    if lane is not None:
+        one = f.value(f"extractelement {full} {value}, i64 {lane}")
+        f.store(element.memory, one, f.at(pointer, lane * element.width_bytes), element.width_bytes)
         return
     name = f"llvm.masked.store.{suffix(element.memory, lanes)}.p0"
     f.module.declare(name, f"void {{}}({full}, ptr, i32, <{lanes} x i1>)")
