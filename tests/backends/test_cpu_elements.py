@@ -390,7 +390,7 @@ def test_random_chains_equal_the_interpreter(block):
 
 @pytest.mark.parametrize(("check", "seed"), [(one_operation, 110356), (one_chain, 103481)], ids=["FP64", "BF16"])
 def test_a_last_vector_of_one_element_writes_that_element_alone(check, seed):
-    """17 and 33 elements: with AVX-512, LLVM's own stores of one lane of a mask wrote another value, or two elements."""
+    """17 and 33 elements: with AVX-512, LLVM's stores of one lane wrote another value, or two elements."""
     check(seed)
 
 
