@@ -174,7 +174,7 @@ def _product(context: Context, op: Op, factors: tuple[Region, Region], target: B
     fma = Candidate("fma", False, "tensor cores multiply these types")
     taken = wide is not None and convert.alike(held, holding(*wide.result(), held.warps))
     reasons = [Candidate("wgmma", taken, groups.reason(op, warps, context.arch) if taken or wide is None else lies)]
-    refused = context.refused.get(op, "written out for sums in registers; k.tensor_memory(..) holds others")
+    refused = context.refused.get(op, "its sums are written out in registers; k.tensor_memory(..) would hold them")
     if tensor.has(context.arch):
         reasons.insert(0, Candidate("tcgen05", False, refused))
     if op.option("use") == "tcgen05":
