@@ -129,3 +129,23 @@ def test_tiles_of_trainium_are_refused_on_a_gpu():
     with pytest.raises(BackendError, match="sm_90a has no sbuf") as refused:
         import_module("trainium").matmul.explain(*matrices)
     assert 'text("nki")' in str(refused.value) and "trainium.py:" in str(refused.value)
+
+
+def test_a_copy_between_devices_has_its_own_reason():
+    @tk.kernel(mesh={"gpu": 2})
+    def fetched(k, x, y):
+        m, n = k.grid(1, 1)
+        there = k.symmetric((2, *x.shape), dtype=x.dtype)
+        with k.cta(threads=64) as cta:
+            s = k.shared(x.shape, like=x)
+            cta.copy(there[k.gpu], x)
+            cta.signal(there, m, n)
+            cta.wait(there, m, n, device=1 - k.gpu)
+            cta.copy_async(s, there[1 - k.gpu])
+            cta.commit()
+            cta.wait_group(0)
+            cta.sync()
+            cta.copy(y, s)
+
+    table = fetched.explain(tk.spec((16, 32), "f16"), tk.spec((16, 32), "f16"), arch="sm_90a")
+    assert "cp.async     no: not from global to shared memory" in table

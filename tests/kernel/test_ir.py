@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from tileweave import kernel as tk
 from tileweave.errors import DtypeError, TileweaveError, VerifyError
 from tileweave.index import symbol
 from tileweave.kernel.ir import (
@@ -310,3 +311,13 @@ def _paths(data, path=()):
     yield path
     for key, one in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
         yield from _paths(one, (*path, key))
+
+
+def test_a_kernel_prints_as_its_text():
+    @tk.kernel
+    def moved(k, x, y):
+        with k.cta(threads=32) as cta:
+            cta.copy(y, x)
+
+    made = moved.expand(tk.spec((4, 32), "f32"), tk.spec((4, 32), "f32"))
+    assert str(made) == tk.to_text(made).rstrip() and str(made).startswith("kernel moved")

@@ -242,13 +242,15 @@ def memory_copy(context: Context, op: Op, out: Region, source: Region) -> None:
     reason = (
         f"{size} B runs" if fits else f"{size} B runs, of 4, 8 or 16 that it moves" if size < 4 else "the types differ"
     )
+    if not asynchronous:
+        asked = op.name == "copy_async"
+        reason = "not from global to shared memory" if asked else "no asynchronous copy was asked for"
     by_copy = asynchronous and fits
     if op.option("use") == "cp.async" and not by_copy:
-        why = reason if asynchronous else "not from global to shared memory"
-        raise BackendError("copy_async(.., use='cp.async')", why, inputs={"line": str(op.line)})
+        raise BackendError("copy_async(.., use='cp.async')", reason, inputs={"line": str(op.line)})
     context.choose(
         op, "cp.async" if by_copy else "ld, st", Candidate("tma", False, box_problem(context.arch, op)),
-        Candidate("cp.async", by_copy, reason if asynchronous else "no asynchronous copy was asked for"),
+        Candidate("cp.async", by_copy, reason),
         Candidate("ld, st", not by_copy, "cp.async needs no registers" if by_copy else f"{size} B an access"),
     )  # fmt: skip
     copies = held.first_copy(context.threads.warp, LANE)
