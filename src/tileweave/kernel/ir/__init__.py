@@ -107,3 +107,6 @@ __all__ = [
     "walk",
     "whole",
 ]  # fmt: skip
+
+# ``print(function.expand(..))`` shows the text form; the values themselves do not know it
+setattr(Kernel, "__str__", lambda kernel: to_text(kernel).rstrip())  # noqa: B010

@@ -340,12 +340,6 @@ class Kernel:
         """Whether no operator is left."""
         return not any(isinstance(s, Op) for s in walk(self.body))
 
-    def __str__(self) -> str:
-        """The text form, which is what ``print(function.expand(..))`` shows."""
-        from tileweave.kernel.ir.text import to_text
-
-        return to_text(self).rstrip()
-
 
 def blocks_of(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
     """The bodies inside a statement."""
