@@ -102,6 +102,26 @@ def test_modules_equal_pytorch(name, machines):
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.parametrize("machines", [1, 4])
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen3Moe"])
+def test_experts_take_the_tokens_of_the_call(name, machines):
+    """Which expert a token goes to is data: the words of the run are others than those of the export."""
+    torch.manual_seed(5)
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=500, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=96, head_dim=16, use_cache=False,
+        **({"num_local_experts": 5} if name == "Mixtral" else {"num_experts": 9, "moe_intermediate_size": 48}),
+    )  # fmt: skip
+    made = getattr(transformers, f"{name}Model")(config).eval()
+    model = tw.from_torch(made, torch.zeros(2, 17, dtype=torch.int64))
+    plan = model.plan(machines=machines)
+    for words in (torch.randint(0, 500, (2, 17)), torch.full((2, 17), 7)):
+        with torch.no_grad():
+            expected = made(words)[0].numpy()
+        got = tw.run(plan, bind=model.bind(words.numpy()))
+        np.testing.assert_allclose(got, expected, rtol=2e-3, atol=2e-4)
+
+
 def test_a_batch_that_calls_choose():
     torch.manual_seed(1)
     net = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.LayerNorm(5)).eval()

@@ -33,7 +33,8 @@ RANDOM = {
 """Operators whose values are drawn, or are whatever memory held."""
 USUAL = [
     "add", "addmm", "amax", "argmax", "argsort", "as_strided", "atan2", "baddbmm", "cat", "cdist", "clamp",
-    "cumsum", "diagonal", "diff", "einsum", "expand", "fill", "flip", "gather", "index_add", "index_copy", "index_fill",
+    "cumprod", "cumsum", "diagonal", "diff", "einsum", "expand", "fill", "flip", "gather", "histc", "index_add",
+    "index_copy", "index_fill",
     "index_put", "index_select", "lerp", "linalg.vector_norm", "logsumexp", "masked_fill", "masked_scatter", "max",
     "nn.functional.adaptive_avg_pool1d", "nn.functional.adaptive_avg_pool2d", "nn.functional.adaptive_avg_pool3d",
     "nn.functional.avg_pool1d", "nn.functional.avg_pool2d",

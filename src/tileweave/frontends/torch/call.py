@@ -62,10 +62,10 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def aten(*names: str) -> Callable[[Operator], Operator]:
-    """Registers a function for ATen operators, or for those of prims that definitions of others end in."""
+    """Registers a function for ATen operators, or for those of a namespace that the name begins with."""
 
     def register(function: Operator) -> Operator:
-        OPERATORS.update({name if name.startswith("prims.") else f"aten.{name}": function for name in names})
+        OPERATORS.update({name if name.count(".") > 1 else f"aten.{name}": function for name in names})
         return function
 
     return register

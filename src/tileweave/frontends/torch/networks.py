@@ -131,11 +131,13 @@ def extreme(call: AtenCall) -> tuple[Tensor, Tensor]:
     return value(x, axis, keepdims=keep), g.cast(place(x, axis, keepdims=keep), np.int64)
 
 
-@aten("cumsum.default")
-def cumsum(call: AtenCall) -> Tensor:
-    """Running sums."""
-    x = call.x()
-    return g.cumsum(cast(x, np.int64) if x.dtype.kind in "biu" else x, call.value(1) % max(len(x.shape), 1))
+@aten("cumsum.default", "cumprod.default")
+def running(call: AtenCall) -> Tensor:
+    """Running sums or products, of the type that is asked for; else of integers in 64 bits."""
+    x, kind = call.x(), call.get("dtype")
+    x = cast(x, dtype_of(kind)) if kind is not None else cast(x, np.int64) if x.dtype.kind in "biu" else x
+    function = g.cumsum if ".cumsum." in call.where else g.cumprod
+    return cast(function(x, call.value(1) % max(len(x.shape), 1)), x.dtype) if x.shape else x
 
 
 @aten("topk.default")
@@ -156,6 +158,40 @@ def softmax(call: AtenCall) -> Tensor:
 def matmul(call: AtenCall) -> Tensor:
     """A product of matrices."""
     return g.matmul(call.x(), call.x(1))
+
+
+@aten("_grouped_mm.default", "transformers.grouped_mm_fallback.default")
+def grouped(call: AtenCall) -> Tensor:
+    """Rows in groups that end at ``offs``, each group by a matrix of its own, as experts have it."""
+    x, w, ends = call.x(), call.x(1), call.x(2)
+    if len(x.shape) != 2 or len(w.shape) != 3:
+        problem = f"operands of ranks {len(x.shape)} and {len(w.shape)}"
+        raise GraphError(call.where, problem, legal="rows [rows, in] by matrices [groups, in, out]")
+    before = g.concat([g.full((1,), 0, ends.dtype), ends[:-1]], 0)
+    made = g.ragged_dot(x, w, g.subtract(ends, before))
+    if not call.where.endswith("_grouped_mm.default"):
+        return made
+    bias, kind = call.get("bias"), call.get("out_dtype")
+    if bias is not None:
+        raise GraphError(call.where, "a bias", legal="none, as PyTorch itself has it")
+    return made if kind is None else cast(made, dtype_of(kind))
+
+
+@aten("histc.default")
+def histogram(call: AtenCall) -> Tensor:
+    """How many elements each of so many equal parts of a range holds; the last part has its end."""
+    x, bins = g.reshape(real(call.x()), (-1,)), int(call.get("bins"))
+    low, high = g.full((), call.get("min"), x.dtype), g.full((), call.get("max"), x.dtype)
+    if call.get("min") == call.get("max") == 0:
+        low, high = g.min(x), g.max(x)
+    one = g.full((), 1, x.dtype)
+    flat = g.equal(low, high)
+    low, high = g.where(flat, g.subtract(low, one), low), g.where(flat, g.add(high, one), high)
+    inside = g.logical_and(g.less_equal(low, x), g.less_equal(x, high))
+    part = g.divide(g.multiply(g.subtract(x, low), g.full((), bins, x.dtype)), g.subtract(high, low))
+    place = g.cast(g.clip(g.floor(g.where(inside, part, g.full((), 0, x.dtype))), 0, bins - 1), np.int64)
+    held = g.logical_and(g.equal(g.unsqueeze(place, 1), np.arange(bins)), g.unsqueeze(inside, 1))
+    return cast(g.sum(g.cast(held, np.int64), 0), call.x().dtype)
 
 
 @aten("addmm.default")

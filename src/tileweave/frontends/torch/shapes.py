@@ -15,7 +15,7 @@ from tileweave.graph import Tensor
 
 
 @aten("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default", "ones_like.default",
-      "empty.memory_format", "scalar_tensor.default", "new_zeros.default")  # fmt: skip
+      "empty.memory_format", "empty_permuted.default", "scalar_tensor.default", "new_zeros.default")  # fmt: skip
 def full(call: AtenCall) -> Tensor:
     """One value everywhere."""
     name = call.where.split("aten.")[1].split(".")[0]
