@@ -392,7 +392,7 @@ _MASKED_CYCLES = 2.0
 
 _WEIGHT_CYCLES = 0.5
 """For reading a weight, once per row of a tile, where masks take no vector registers: a tile of one vector reads one
-per product, which binds a processor with two products of 512 bits per cycle. Measured on a Zen 5, on ResNet-50."""
+per product. Chosen by the time of ResNet-50's convolutions on a Zen 5."""
 
 
 def _tiles(c: Convolution, target: Target) -> tuple[float, int, int]:
