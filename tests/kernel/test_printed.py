@@ -91,3 +91,24 @@ def test_every_scale_of_eight_bits_is_read_as_it_is():
     assert out.tobytes() == wide.tobytes() and out[0, 127] == 2
     with pytest.raises(BackendError, match="no CUDA text rounds to powers of two"):
         doubled.text("cuda", out, scales)
+
+
+@tk.kernel
+def accumulated(k, x, y, z):
+    row = k.grid(x.blocks(0, 1))
+    with k.cta(threads=64) as cta:
+        total = cta.zeros(x[row].shape)
+        for _ in cta.range(3):
+            total += cta.load(x[row])
+            total -= cta.load(y[row])
+        cta.store(z[row], total)
+
+
+@pytest.mark.parametrize(("first", "second"), [("float64", "float64"), ("float64", "float16"), ("float32", "float64")])
+def test_a_wider_operand_is_rounded_before_it_is_added(first, second):
+    """Sums in f32 take f64 operands in f32, as the language says; C would add in double and round after."""
+    x, y, z, want = rows(3, 128, dtype=first), rows(3, 128, dtype=second), rows(3, 128, dtype="float32"), rows(3, 128)
+    want = want.astype(np.float32)
+    accumulated.run(x, y, z, on="cpu")
+    accumulated.run(x, y, want)
+    assert z.tobytes() == want.tobytes()

@@ -155,7 +155,9 @@ def _computed(text: str, source: str, target: str) -> str:
         return _cast(text, source, target)
     if source[0] in "su":
         return f"({'double' if target == 'f64' else 'float'}){text}"
-    return f"(double){_wide(text, source)}" if target == "f64" else _wide(text, source)
+    if "f64" in (source, target):  # C would compute in double wherever one operand is
+        return f"({'double' if target == 'f64' else 'float'}){_wide(text, source)}"
+    return _wide(text, source)
 
 
 def _wide(text: str, dtype: str) -> str:
