@@ -61,8 +61,6 @@ def block_product(
     transposed = _transposed(target, column_dims, lanes, out, n_rows, contracted) if stored else None
     choices: tuple[int, ...]
     where = read_in_place(target, (row_dims, column_dims), contracted, (row_element, column_element), out)
-    if settings.pack_b and where and where.columns:
-        where = None  # panels of any width, as their tile is wished
     if transposed:
         column_dims, choices, most_k = transposed[0], (transposed[1],), contracted.total
     else:
