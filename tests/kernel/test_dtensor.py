@@ -179,6 +179,8 @@ def test_what_no_layout_says_is_refused():
     with pytest.raises(VerifyError, match="mesh axis gpu: terms are combined by max, not by sum"):
         tk.check_dtensor(terms, "(4:1@gpu, 3:1)")
     tk.check_dtensor(terms, "(4:1@gpu, 3:1)", combine="max")
+    with pytest.raises(VerifyError, match="int is no layout"):
+        tk.check_dtensor(terms, 3, combine="max")
 
 
 class Placement:

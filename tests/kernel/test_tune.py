@@ -15,10 +15,11 @@ matmul = import_module("matmul")
 A, B, C = (tk.spec(s, "f16") for s in ((8192, 4096), (12288, 4096), (8192, 12288)))
 
 
-def test_an_option_without_values_is_named():
+@pytest.mark.parametrize("values", [(), 3, 0, "64", None])
+def test_an_option_without_values_is_named(values):
     halves = [tk.spec((64, 64), "f16")] * 3
     with pytest.raises(VerifyError, match="the option bm has no values"):
-        matmul.matmul.tune({"bm": ()}, *halves)
+        matmul.matmul.tune({"bm": values}, *halves)
 
 
 def test_settings_are_ranked_and_pruned():

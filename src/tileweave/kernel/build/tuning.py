@@ -73,12 +73,13 @@ def tune(
     Raises:
         VerifyError: no setting can run; lists why.
     """
-    empty = [option for option, values in space.items() if not values]
-    if empty:
-        raise VerifyError(
-            f"{name}.tune(space)", f"the option {empty[0]} has no values", facts={"rule": "argument", "path": ""},
-            legal=f"{{{empty[0]!r}: (value, ..)}}",
-        )  # fmt: skip
+    for option, values in space.items():
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            problem = f"the option {option} has no values" + (f", but {values!r}" if values or values == 0 else "")
+            raise VerifyError(
+                f"{name}.tune(space)", problem, facts={"rule": "argument", "path": ""},
+                legal=f"{{{option!r}: (value, ..)}}",
+            )  # fmt: skip
     found = [_choice(dict(zip(space, values, strict=True)), trace, arch) for values in product(*space.values())]
     # of equals the one with more in flight: its copies are hidden better, which the counts do not show
     can = sorted((c for c in found if not c.problem), key=lambda c: (c.estimate.seconds, -c.estimate.shared_bytes))

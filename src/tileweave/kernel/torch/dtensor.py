@@ -54,6 +54,8 @@ def check_dtensor(tensor: Any, layout: Layout | str, axes: Sequence[str] = (), *
     where = "check_dtensor(tensor, layout)"
     names = _axes_of(tensor, axes, where)
     wanted = parse(layout) if isinstance(layout, str) else layout
+    if not isinstance(wanted, Layout):
+        raise _error(where, f"{type(wanted).__name__} is no layout", {}, "a Layout, or its notation")
     found = _layout_of(tensor, names, where)
     shape = tuple(tensor.shape)
     inputs = {"tensor": f"{shape}, {_placements(tensor, names)}: {found}", "layout": wanted}
