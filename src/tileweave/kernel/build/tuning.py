@@ -75,10 +75,9 @@ def tune(
     """
     for option, values in space.items():
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-            problem = f"the option {option} has no values" + (f", but {values!r}" if values or values == 0 else "")
             raise VerifyError(
-                f"{name}.tune(space)", problem, facts={"rule": "argument", "path": ""},
-                legal=f"{{{option!r}: (value, ..)}}",
+                f"{name}.tune(space)", f"the option {option} has no values: {values!r}",
+                facts={"rule": "argument", "path": ""}, legal=f"{{{option!r}: (value, ..)}}",
             )  # fmt: skip
     found = [_choice(dict(zip(space, values, strict=True)), trace, arch) for values in product(*space.values())]
     # of equals the one with more in flight: its copies are hidden better, which the counts do not show
