@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import Backend, Compiled, LooksAtArrays, Resizable, Wanted, backend, backends
+from tileweave.backends.base import Backend, Compiled, LooksAtArrays, Resizable, backend, backends
+from tileweave.backends.calls import Wanted
 from tileweave.backends.host import thread_count
 from tileweave.errors import BackendError, DtypeError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum

@@ -19,19 +19,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import (
-    Apart,
-    Arranged,
-    CallRow,
-    Calls,
-    Moves,
-    PythonCalls,
-    PythonRow,
-    Takes,
-    Wanted,
-    WritesOver,
-    backend,
-)
+from tileweave.backends.base import Arranged, Moves, PythonCalls, Takes, WritesOver, backend
+from tileweave.backends.calls import Apart, CallRow, Calls, PythonRow, Wanted
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source, TensorType
 from tileweave.lower import homes

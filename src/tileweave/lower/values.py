@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import NOWHERE, Apart, CallRow, Calls, Compiled, Outcome, Point, Wanted
+from tileweave.backends.base import Compiled
+from tileweave.backends.calls import NOWHERE, Apart, CallRow, Calls, Outcome, Point, Wanted
 from tileweave.backends.host import LINE_BYTES, address_of
 from tileweave.space import Box
 

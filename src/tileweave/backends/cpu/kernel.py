@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.backends.base import Wanted
+from tileweave.backends.calls import Wanted
 from tileweave.backends.cpu.direct.arrange import Ordered, arranged_once, reordered
 from tileweave.backends.cpu.direct.emit import Packing
 from tileweave.backends.cpu.direct.match import match
