@@ -2,7 +2,8 @@ import pytest
 
 from tileweave.errors import DtypeError, PlanError
 from tileweave.planner import machines
-from tileweave.planner.machines import bytes_from, size_text
+from tileweave.planner.machines import bytes_from
+from tileweave.words import size_text
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.planner import Machines, Plan
 from tileweave.planner.machines import machines as make_machines
-from tileweave.planner.machines import size_text
 from tileweave.planner.simulate import costed
 from tileweave.runtime.api import bound_like, run, source
 from tileweave.runtime.session import PLAIN, current_session
+from tileweave.words import size_text
 
 Array = np.ndarray[Any, Any]
 Made = TypeVar("Made")

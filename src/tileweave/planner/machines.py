@@ -62,6 +62,7 @@ from typing import Any, Literal
 from tileweave.backends.base import OfDevice, backend
 from tileweave.errors import BackendError, PlanError
 from tileweave.graph.ir.dtypes import element_type
+from tileweave.words import size_text
 
 MOST_MACHINES = 1 << 16
 """Planning holds arrays over machines; beyond this many it would take minutes."""
@@ -92,21 +93,6 @@ def bytes_from(text: str | int | float, where: str = "bytes_from(text)") -> int:
     if size < 1:
         raise PlanError(where, f"{text!r} is not a positive amount of memory", legal="such as 512MiB, 2GiB, 1e9")
     return size
-
-
-def size_text(size_bytes: float) -> str:
-    """Bytes for people: at most four digits and a binary unit.
-
-    Example:
-        >>> size_text(1536)
-        '1.5 KiB'
-    """
-    value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
-        value /= 1024
-    return f"{value:.4g} TiB"
 
 
 @dataclass(frozen=True, slots=True)

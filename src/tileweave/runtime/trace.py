@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tileweave.planner import Plan
 from tileweave.runtime.events import Done, Event, Failed, Listener, Progress, Retry, Started
+from tileweave.words import seconds_text
 
 if TYPE_CHECKING:  # rich is loaded with the first table, not with the package
     from rich.console import Console
@@ -218,8 +219,8 @@ class RunReport:
         rows: list[tuple[str, ...]] = [("step", "tasks", "planned", "measured", "busy")]
         for step in self.steps:
             times = (step.planned_seconds, step.seconds, step.busy_seconds)
-            rows.append((step.name, str(step.tasks), *map(_seconds, times)))
-        rows.append(("run", str(self._plan.tasks), _seconds(self._plan.seconds), _seconds(self.seconds), ""))
+            rows.append((step.name, str(step.tasks), *map(seconds_text, times)))
+        rows.append(("run", str(self._plan.tasks), seconds_text(self._plan.seconds), seconds_text(self.seconds), ""))
         widths = [max(len(row[k]) for row in rows) for k in range(5)]
         sides = (str.ljust, *[str.rjust] * 4)
         cells = [list(zip(sides, row, widths, strict=True)) for row in rows]
@@ -232,13 +233,6 @@ class RunReport:
         if self.retries:
             lines.append(f"tasks computed again: {self.retries}")
         return "\n".join(line.rstrip() for line in lines)
-
-
-def _seconds(value: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value * 1e6:.3g} us"
 
 
 class LiveTable:
@@ -285,7 +279,7 @@ class LiveTable:
         table = Table("step", "tasks", "planned", "measured", "busy")
         for step, total in zip(self._report.steps, self._totals, strict=True):
             times = (step.planned_seconds, step.seconds, step.busy_seconds)
-            table.add_row(step.name, f"{step.tasks} of {total}", *map(_seconds, times))
+            table.add_row(step.name, f"{step.tasks} of {total}", *map(seconds_text, times))
         return table
 
 

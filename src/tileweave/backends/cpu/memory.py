@@ -21,9 +21,9 @@ Bounds = Mapping[str, tuple[int, int]]
 _LINE = 64
 
 
-def rounded(size: int) -> int:
-    """Whole cache lines."""
-    return -(-size // _LINE) * _LINE
+def rounded(size: int, unit: int = _LINE) -> int:
+    """Up to whole units; to whole cache lines."""
+    return -(-size // unit) * unit
 
 
 def owner(array: Array) -> Array:

@@ -29,9 +29,10 @@ from tileweave.errors import BackendError
 Array = NDArray[Any]
 RANK = 4
 """Dimensions that are left after neighbours are joined, the rows' own included."""
-_HEAD = 6
-_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _FILLS = (8 * (_HEAD + k) for k in range(6))
-_EXTENTS = 8 * (_HEAD + 6)
+HEAD = 6
+"""Words of an environment before those of a call."""
+_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _FILLS = (8 * (HEAD + k) for k in range(6))
+_EXTENTS = 8 * (HEAD + 6)
 _SOURCE_STRIDES = _EXTENTS + 8 * (RANK - 1)
 _OUT_STRIDES = _SOURCE_STRIDES + 8 * (RANK - 1)
 _BYTES = _OUT_STRIDES + 8 * (RANK - 1)
@@ -92,29 +93,38 @@ class Move:
         words += [min(rows, 4 * threads) if threads > 1 else 1, rows, dims[-1][0], int(dims[-1][1] == 0)]
         words += [dim[k] for k in range(3) for dim in outer]
         for k, word in enumerate(words):
-            bound.write(8 * (_HEAD + k), word)
-        workers = pool(threads)
-
-        def place(memory: int) -> None:
-            for k, word in enumerate((workers.address, workers.run, memory, threads, memory, 0)):
-                bound.write(8 * k, word)
-
-        bound.place = place
+            bound.write(8 * (HEAD + k), word)
+        run_on_pool(bound, threads)
         return bound
+
+
+def run_on_pool(bound: Bound, threads: int) -> None:
+    """Have a call without working memory of its own know the pool."""
+    workers = pool(threads)
+
+    def place(memory: int) -> None:
+        for k, word in enumerate((workers.address, workers.run, memory, threads, memory, 0)):
+            bound.write(8 * k, word)
+
+    bound.place = place
+
+
+def emit_entry(module: Module, tasks_at: int) -> None:
+    """Add ``entry(env)``, which runs ``rows`` as the tasks that the environment counts."""
+    f = Function(module, "entry", [("ptr", "env")], public=True)
+    tasks = f.load("i64", f.at("%env", tasks_at), 8)
+    f.when(
+        f.compare("sgt", tasks, 1),
+        lambda: run_tasks(f, "rows", "%env", tasks, "0"),
+        lambda: f.call("rows", "ptr %env", "i64 0", "i64 0"),
+    )
+    f.ret()
 
 
 @functools.cache
 def _code(width: int, target: Target) -> Code:
     one, module = element(_WIDTHS[width]), Module()
-    f = Function(module, "entry", [("ptr", "env")], public=True)
-    tasks = f.load("i64", f.at("%env", _TASKS), 8)
-    many = f.compare("sgt", tasks, 1)
-    f.when(
-        many,
-        lambda: run_tasks(f, "rows", "%env", tasks, "0"),
-        lambda: _ignored(f.call("rows", "ptr %env", "i64 0", "i64 0")),
-    )
-    f.ret()
+    emit_entry(module, _TASKS)
     g = Function(module, "rows", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
     source, out, tasks, rows, length, fills = (
         g.load("ptr" if k < 2 else "i64", g.at("%env", at), 8)
@@ -159,7 +169,3 @@ def _row(g: Function, one: Element, target: Target, length: str, out: str, sourc
     mask = vectors.mask_below(g, str(g.sub(length, g.mul(whole, lanes))), lanes)
     value = same or vectors.load(g, one, lanes, g.at(source, at), mask)
     vectors.store(g, one, lanes, value, g.at(out, at), mask)
-
-
-def _ignored(_: str) -> None:
-    return None

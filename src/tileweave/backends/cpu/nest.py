@@ -318,9 +318,7 @@ class _Emitter:
             rivals = rivals_of(copy, self.program)
             two = (elements[3], elements[2])
             emit_elementwise(self.module, self.target, f"{name}.start", copy, two, rivals, parallel=parallel)
-            f.when(
-                "%init", lambda: _ignored(f.call(f"{name}.start", "ptr %env", "i64 %thread", "ptr %start", "ptr %p2"))
-            )
+            f.when("%init", lambda: f.call(f"{name}.start", "ptr %env", "i64 %thread", "ptr %start", "ptr %p2"))
             init = "false"
         pointers = [f"ptr %p{k}" for k in range(3)]
         f.call(f"{name}.sums", "ptr %env", "i64 %thread", *pointers, f"i1 {init}", "i1 %relu", f"ptr {start}")
@@ -474,10 +472,6 @@ def _condition(at: _Place, guard: Guard) -> Value:
             holds = at.f.compare("eq", index, wanted)
         result = at.f.both(result, holds)
     return result
-
-
-def _ignored(_: str) -> None:
-    return None
 
 
 def _flag(at: _Place, guard: Guard | None) -> str:

@@ -17,19 +17,18 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
-from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, run_tasks
+from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES
+from tileweave.backends.cpu.moves import HEAD, emit_entry, run_on_pool
 from tileweave.backends.cpu.target.calls import Bound
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import Target, host
-from tileweave.backends.cpu.target.threads import pool
 from tileweave.backends.host import address_of
 from tileweave.errors import BackendError
 
 Array = NDArray[Any]
-_HEAD = 6
 _WORDS = ("x", "places", "out", "tasks", "rows", "count", "extent", "row_bytes", "outer", "step", "fault")
-_AT = {name: 8 * (_HEAD + k) for k, name in enumerate(_WORDS)}
-_BYTES = 8 * (_HEAD + len(_WORDS))
+_AT = {name: 8 * (HEAD + k) for k, name in enumerate(_WORDS)}
+_BYTES = 8 * (HEAD + len(_WORDS))
 
 
 def _walk(array: Array) -> tuple[int, int] | None:
@@ -92,13 +91,7 @@ class Take:
         words = [*map(address_of, arrays), tasks, rows, places.size, x.shape[self.axis], row, walk[1]]
         for name, word in zip(_WORDS, [*words, x.strides[self.axis], 0], strict=True):
             bound.write(_AT[name], word)
-        workers = pool(threads)
-
-        def place(memory: int) -> None:
-            for k, word in enumerate((workers.address, workers.run, memory, threads, memory, 0)):
-                bound.write(8 * k, word)
-
-        bound.place = place
+        run_on_pool(bound, threads)
         return bound
 
 
@@ -106,14 +99,7 @@ class Take:
 def _code(width: int, place_bytes: int, target: Target) -> Code:
     """The code for rows of so many bytes, 0 for any number of them, and places of 4 or 8 bytes."""
     module = Module()
-    f = Function(module, "entry", [("ptr", "env")], public=True)
-    tasks = f.load("i64", f.at("%env", _AT["tasks"]), 8)
-    f.when(
-        f.compare("sgt", tasks, 1),
-        lambda: run_tasks(f, "rows", "%env", tasks, "0"),
-        lambda: _ignored(f.call("rows", "ptr %env", "i64 0", "i64 0")),
-    )
-    f.ret()
+    emit_entry(module, _AT["tasks"])
     g = Function(module, "rows", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
     x, places, out = (g.load("ptr", g.at("%env", _AT[name]), 8) for name in ("x", "places", "out"))
     tasks, rows, count, extent, row, outer, step = (
@@ -150,7 +136,3 @@ def _code(width: int, place_bytes: int, target: Target) -> Code:
     g.when(g.compare("ne", outside, 0), lambda: g.store("i64", 1, g.at("%env", _AT["fault"]), 8))
     g.ret()
     return compile_ir(module.text(), ("entry",), target)
-
-
-def _ignored(_: str) -> None:
-    return None

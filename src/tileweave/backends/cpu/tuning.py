@@ -43,6 +43,7 @@ from tileweave.teir.ir.verify import verify
 from tileweave.teir.merged.form import Loop, Step
 from tileweave.teir.merged.merge import merged
 from tileweave.version import __version__
+from tileweave.words import seconds_text
 
 Array = NDArray[Any]
 
@@ -121,7 +122,7 @@ class Tuned:
             model = f"{trial.cycles / own.cycles:7.2f}" if own.cycles and trial.cycles else f"{'-':>7}"
             mark = "*" if trial.choice == self.choice else " "
             share = trial.seconds / own.seconds
-            lines.append(f"{_shown(trial.seconds):>10} {share:7.2f} {model} {mark}{trial.choice}")
+            lines.append(f"{seconds_text(trial.seconds):>10} {share:7.2f} {model} {mark}{trial.choice}")
         best = next(trial for trial in self.trials if trial.choice == self.choice)
         gain = own.seconds / best.seconds - 1
         if self.choice == own.choice:
@@ -498,10 +499,3 @@ def _write(file: Path, document: Mapping[str, Any]) -> str:
     except OSError as error:
         return str(error)
     return ""
-
-
-def _shown(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"

@@ -23,6 +23,7 @@ from tileweave.graph.ir.nodes import (
     Value,
 )
 from tileweave.space import AffineMap
+from tileweave.words import count_text, size_text
 
 
 def ids(graph: Graph) -> dict[Node, str]:
@@ -238,27 +239,6 @@ class GraphTable:
         ]
         total = ("", "together", "", size_text(self.made_bytes), "", count_text(self.flops))
         return "\n".join(columns([head, *body, total], right=(3, 4, 5)))
-
-
-def size_text(size_bytes: int) -> str:
-    """Bytes in binary units, three digits; exact below 1 KiB."""
-    value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            return (
-                f"{size_bytes} B" if unit == "B" else f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
-            )
-        value /= 1024
-    return ""
-
-
-def count_text(count: float) -> str:
-    """A count in powers of a thousand, three digits."""
-    for unit in ("", " k", " M", " G", " T"):
-        if abs(count) < 1000 or unit == " T":
-            return f"{count:.3g}{unit}"
-        count /= 1000
-    return ""
 
 
 def explain(graph: Graph) -> GraphTable:

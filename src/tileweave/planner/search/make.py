@@ -22,7 +22,7 @@ from tileweave.graph import FileTarget, Graph, Operation, Source, Tensor, join_s
 from tileweave.planner.bounds import best_factor_grid, best_grid
 from tileweave.planner.costs import chunks_of
 from tileweave.planner.loads import Loads
-from tileweave.planner.machines import Machines, size_text
+from tileweave.planner.machines import Machines
 from tileweave.planner.movement import needed_spread
 from tileweave.planner.placement import Mesh, Placement
 from tileweave.planner.plan import Plan, Step
@@ -37,6 +37,7 @@ from tileweave.planner.search.tables import Tables
 from tileweave.planner.simulate import Peaks, Simulation, costed, peaks_of, simulate, with_costs
 from tileweave.planner.steps import WHOLE, Atoms, Decide, Sharding, Sharing, Waves, in_runs, steps_of
 from tileweave.planner.streams import read_tensors
+from tileweave.words import size_text
 
 MOST_WAVES = 4096
 """The most waves per machine that the search tries."""

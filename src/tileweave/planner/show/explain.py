@@ -12,37 +12,9 @@ from typing import Any
 from tileweave.graph import FileTarget, Operation, Sink, Source
 from tileweave.planner.bounds import best_factor_grid, lower_bound_words, product_of
 from tileweave.planner.loads import Load, Loads
-from tileweave.planner.machines import size_text
 from tileweave.planner.movement import Movement, movements
 from tileweave.planner.plan import Plan, Step
-
-
-def count_text(value: float) -> str:
-    """A count for people.
-
-    Example:
-        >>> count_text(2_500_000)
-        '2.5 M'
-    """
-    for unit in ("", " k", " M", " G", " T"):
-        if abs(value) < 1000:
-            return f"{value:.3g}{unit}"
-        value /= 1000
-    return f"{value:.4g} P"
-
-
-def seconds_text(seconds: float) -> str:
-    """A duration for people.
-
-    Example:
-        >>> seconds_text(0.0042)
-        '4.2 ms'
-    """
-    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= factor:
-            return f"{seconds / factor:.3g} {unit}"
-    return "0 s" if seconds == 0 else f"{seconds * 1e9:.3g} ns"
-
+from tileweave.words import count_text, seconds_text, size_text
 
 MOST_LENGTHS = 4
 """Parts of unequal lengths that are listed one by one."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from html import escape
 from itertools import pairwise
 
-from tileweave.planner.machines import size_text
 from tileweave.planner.movement import movements
 from tileweave.planner.plan import Plan
-from tileweave.planner.show.explain import cuts_text, frontier, seconds_text, step_label, taken_text
+from tileweave.planner.show.explain import cuts_text, frontier, step_label, taken_text
 from tileweave.planner.show.picture import to_svg
 from tileweave.planner.simulate import Simulation, simulate
+from tileweave.words import seconds_text, size_text
 
 WIDTH, ROW, LEFT = 960, 18, 110
 MOST_ROWS = 32

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tileweave import draw
 from tileweave.graph import Operation, Selector, Sink, Source, Tensor
-from tileweave.planner.machines import size_text
 from tileweave.planner.plan import Plan
-from tileweave.planner.show.explain import cuts_text, seconds_text, step_label
+from tileweave.planner.show.explain import cuts_text, step_label
+from tileweave.words import seconds_text, size_text
 
 OPERATION, STORE, SOURCE, MOVES = "#E5E8E8", "#B4F8C8", "#d0d0ff", "#ffd8a8"
 

@@ -11,6 +11,7 @@ from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module
 from tileweave.backends.cpu.llvm.ir import Value as Number
+from tileweave.backends.cpu.memory import rounded
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode
 
@@ -50,13 +51,13 @@ def choose_sizes(a: Attention, target: Target, threads: int) -> AttentionSizes:
     rows, panel = choose_tile(target, a.queries, 64 * lanes, lanes, (2,), 1)
     width = panel * lanes
     parts = -(-a.keys.extent // KEYS)
-    keys = _up(-(-a.keys.extent // parts), width)
-    each = (_up(a.depth.extent, lanes) + _up(a.features.extent, lanes)) * a.element.width_bytes
+    keys = rounded(-(-a.keys.extent // parts), width)
+    each = (rounded(a.depth.extent, lanes) + rounded(a.features.extent, lanes)) * a.element.width_bytes
     most = max(rows, min(MOST_QUERIES, QUERIES_BYTES // each) // rows * rows)
     blocks = -(-a.queries // most)
     while a.batches * blocks < 4 * threads > 4 and a.queries > 4 * rows * blocks:
         blocks += 1
-    queries = _up(-(-a.queries // blocks), rows)
+    queries = rounded(-(-a.queries // blocks), rows)
     return AttentionSizes(lanes, rows, panel, keys, queries, -(-a.queries // queries))
 
 
@@ -78,10 +79,6 @@ def with_sizes(a: Attention, s: AttentionSizes, size: Callable[[int], int]) -> t
     return made, AttentionSizes(s.lanes, s.rows, s.vectors, size(s.keys), size(s.queries), size(s.blocks))
 
 
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
-
-
 @dataclass
 class Cut:
     """One attention as it is cut, for the functions that write its code."""
@@ -98,10 +95,10 @@ class Cut:
         self.width, self.lanes = self.e.width_bytes, s.lanes
         self.full = vector(self.e.memory, self.lanes)
         self.panel = s.vectors * s.lanes
-        self.depth, self.features = _up(a.depth.extent, s.lanes), _up(a.features.extent, s.lanes)
-        self.held = _up(s.rows, s.lanes) * self.width  # bytes of a value per row of a panel, in whole vectors
+        self.depth, self.features = rounded(a.depth.extent, s.lanes), rounded(a.features.extent, s.lanes)
+        self.held = rounded(s.rows, s.lanes) * self.width  # bytes of a value per row of a panel, in whole vectors
         self.row = (
-            _up(KEYS, self.panel) + s.lanes
+            rounded(KEYS, self.panel) + s.lanes
         ) * self.width  # of scores; rows do not begin in one set of the cache
         self.tensors = (*a.tensors, *(t for t in a.extras if t not in a.tensors))
         dense = a.keys.strides
@@ -120,7 +117,7 @@ class Cut:
             ("live", s.queries // s.rows * 8),
         ):
             self.places[part] = self.thread_bytes
-            self.thread_bytes += _up(size, _LINE) + _LINE
+            self.thread_bytes += rounded(size) + _LINE
 
     def feature_panels(self) -> range:
         """The first vector of every panel of features."""

@@ -144,7 +144,7 @@ def _block(
         f.loop(0, panels, lambda panel, _: _row_panel(c, f, panel, shown(panel), count, place, extras))
         return
     (any,) = f.loop(0, panels, look, carry=[("i64", 0)])
-    f.when(f.compare("ne", any, 0), lambda: _ignored(f.call(f"{c.name}.pack_k", *pack)))
+    f.when(f.compare("ne", any, 0), lambda: f.call(f"{c.name}.pack_k", *pack))
 
     def each(panel: Number, _: list[str]) -> None:
         live = f.load("i64", f.at(place["live"], f.mul(panel, 8)), 8)
@@ -222,7 +222,3 @@ def _task(c: Cut, jobs: int, count: int) -> None:
 
     g.loop(g.div(g.mul("%task", jobs), count), g.div(g.mul(g.add("%task", 1), jobs), count), job)
     g.ret()
-
-
-def _ignored(_: str) -> None:
-    return None

@@ -394,7 +394,7 @@ class BlockWriter:
             self.tile(f, columns, (r_source, table), panel, number, "%v0")
 
         if c.keep_a and c.a_in_place and c.b_in_place:  # the rows are in the first cache, and columns are read once
-            f.loop("%v0", "%v1", lambda number, _: _discard(f.loop("%r0", "%r1", lambda row, _: tile_of(row, number))))
+            f.loop("%v0", "%v1", lambda number, _: f.loop("%r0", "%r1", lambda row, _: tile_of(row, number)))
         else:
             f.loop("%r0", "%r1", row)
 
@@ -435,8 +435,8 @@ class BlockWriter:
         low = f.value(f"and i64 {f.value('ptrtoint ptr %out to i64')}, {self.target.vector_bytes - 1}")
         f.when(
             f.compare("eq", low, 0),
-            lambda: _discard(f.call(streamed, *arguments)),
-            lambda: _discard(f.call(f"{self.name}.{name}", *arguments)),
+            lambda: f.call(streamed, *arguments),
+            lambda: f.call(f"{self.name}.{name}", *arguments),
         )
 
     def write_out(self, f: Function, stage: str, row_table: str, column_table: str, count: Value) -> None:
@@ -583,8 +583,8 @@ class BlockWriter:
         def by_column(is_last_row: bool) -> None:
             f.when(
                 last_column,
-                lambda: _discard(f.call(names[is_last_row, True], *arguments)),
-                lambda: _discard(f.call(names[is_last_row, False], *arguments)),
+                lambda: f.call(names[is_last_row, True], *arguments),
+                lambda: f.call(names[is_last_row, False], *arguments),
             )
 
         f.when(last_row, lambda: by_column(True), lambda: by_column(False))
@@ -592,7 +592,3 @@ class BlockWriter:
 
 _SLAB = 16
 """Products that are packed for all panels of a chunk before the next ones, where the operand's rows are dense."""
-
-
-def _discard(_: object) -> None:
-    return None

@@ -301,11 +301,7 @@ class _Emitter:
             f.call(name, f"ptr {frame}", f"i64 {index}", "i64 %thread")
 
         several = f.both(f.above(self.cut.flops, _PARALLEL_FLOPS - 1), f.above(count, 1)) if self.parallel else 0
-        f.when(several, lambda: run_tasks(f, name, frame, count), lambda: _ignored(f.loop(0, count, one)))
-
-
-def _ignored(_: object) -> None:
-    return None
+        f.when(several, lambda: run_tasks(f, name, frame, count), lambda: f.loop(0, count, one))
 
 
 _PANELS_PER_TASK = 8

@@ -146,12 +146,8 @@ def emit_dots(
     f = Function(module, name, parameters)
     work = _Dots(f, target, c, start, clips)
     work.copy()
-    f.loop("%v0", "%v1", lambda column, _: _nothing(f.loop("%r0", "%r1", lambda row, _: work.tile(row, column))))
+    f.loop("%v0", "%v1", lambda column, _: f.loop("%r0", "%r1", lambda row, _: work.tile(row, column)))
     f.ret()
-
-
-def _nothing(_: object) -> None:
-    return None
 
 
 def emit_sweep(

@@ -19,6 +19,7 @@ from tileweave.backends.cpu.gemm.blocking import ProductBlocking
 from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.memory import rounded
 from tileweave.backends.cpu.target.target import Target
 
 
@@ -159,11 +160,6 @@ def emit_runs(
 
     f.loop(0, f.div(live, stage.run), run)
     f.ret()
-
-
-def rounded(size: int) -> int:
-    """Up to whole cache lines."""
-    return -(-size // 64) * 64
 
 
 @dataclass(frozen=True, slots=True)

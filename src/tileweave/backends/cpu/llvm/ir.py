@@ -155,7 +155,7 @@ class Function:
         """End the block and the function."""
         self.emit(f"ret {value}")
 
-    def when(self, condition: Value, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+    def when(self, condition: Value, then: Callable[[], object], otherwise: Callable[[], object] | None = None) -> None:
         """Run ``then`` where the condition (an i1) holds, ``otherwise`` where it does not."""
         if isinstance(condition, int):
             if condition:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, gcd, inf, log2, prod
 
+from tileweave.backends.cpu.memory import rounded
 from tileweave.teir.merged.form import Mode
 
 LEAST_ROW_BYTES = 128
@@ -119,7 +120,7 @@ def cut_staged(dims: tuple[Mode, ...], cross: int | None, widths: tuple[int, int
         steps[k] = held
         held *= runs[k]
     row_bytes = held
-    held = _up(held) + 2 * _LINE
+    held = rounded(held) + 2 * _LINE
     for k in rows:
         held += (dims[k].strides[1] - held) % _LINE  # a row falls within lines here as it does in the output
         steps[k] = held
@@ -128,7 +129,7 @@ def cut_staged(dims: tuple[Mode, ...], cross: int | None, widths: tuple[int, int
     along = len(dims) - 1
     inside = tuple(k for k in sorted(runs) if k not in (cross, along) and runs[k] > 1)
     digits = _digits(sides, chain, 0 if aligned else max(1, _STREAM_BYTES // row_bytes))
-    return Blocking(sides, cross, along, inside, tuple(rows), digits, row_bytes, _up(held) + 2 * _LINE)
+    return Blocking(sides, cross, along, inside, tuple(rows), digits, row_bytes, rounded(held) + 2 * _LINE)
 
 
 def crowded(dim: Mode) -> bool:
@@ -139,10 +140,6 @@ def crowded(dim: Mode) -> bool:
 def overflowing(dim: Mode, count: int) -> bool:
     """Whether more than 24 of so many lines along the input's axis have one place: twice what the first cache holds."""
     return crowded(dim) and count * gcd(dim.strides[0], _SPAN_BYTES) > 24 * _SPAN_BYTES
-
-
-def _up(size: int) -> int:
-    return -(-size // _LINE) * _LINE
 
 
 def _waste(extent: int, run: int) -> float:
