@@ -1,4 +1,4 @@
-"""Containers of several arrays (HDF5, Parquet, safetensors) hold what was written, and are read where they lie."""
+"""Containers of arrays (HDF5, Parquet, Arrow, safetensors) hold what was written, and are read where they lie."""
 
 import struct
 from pathlib import Path
@@ -33,8 +33,8 @@ def left_in(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())
 
 
-CONTAINERS = ["h5", "parquet", "safetensors"]
-PACKAGES = {"h5": "h5py", "parquet": "pyarrow", "safetensors": "numpy"}
+CONTAINERS = ["h5", "parquet", "arrow", "safetensors"]
+PACKAGES = {"h5": "h5py", "parquet": "pyarrow", "arrow": "pyarrow", "safetensors": "numpy"}
 
 
 @pytest.mark.parametrize("suffix", CONTAINERS)
@@ -76,13 +76,17 @@ def test_containers_hold_single_numbers(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (3, 0)])
-def test_a_table_without_a_value_per_row_is_refused_before_work(tmp_path: Path, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_table_without_a_value_per_row_is_refused_before_work(
+    tmp_path: Path, shape: tuple[int, ...], suffix: str
+) -> None:
     with pytest.raises(StorageError, match=r"does not hold (a single number|rows without elements)"):
-        tw.run(tw.sink(tw.source(np.ones(shape)), tmp_path / "x.parquet"))
+        tw.run(tw.sink(tw.source(np.ones(shape)), tmp_path / f"x.{suffix}"))
 
 
-def test_columns_of_unlike_lengths_are_refused_before_work(tmp_path: Path) -> None:
-    path = tmp_path / "x.parquet"
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_columns_of_unlike_lengths_are_refused_before_work(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.{suffix}"
     sinks = [tw.sink(tw.source(np.ones(count)), path, key=f"c{count}") for count in (3, 4)]
     with pytest.raises(StorageError, match=r"legal +3 rows, as the others"):
         tw.run(sinks)
@@ -102,13 +106,15 @@ def test_a_damaged_list_of_datasets_is_refused(tmp_path: Path) -> None:
 def test_other_programs_read_what_is_written(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py", reason="the optional package h5py is not installed")
     parquet = pytest.importorskip("pyarrow.parquet", reason="the optional package pyarrow is not installed")
+    feather = pytest.importorskip("pyarrow.feather")  # its second version is the Arrow file
     array = sample((50, 4), "float32")
     x = tw.source(array)
     tw.run([tw.sink(x * 2, tmp_path / f"a.{suffix}", key="x") for suffix in CONTAINERS], machines=3)
     with h5py.File(tmp_path / "a.h5") as file:
         np.testing.assert_array_equal(file["x"][:], array * 2)
-    column = parquet.read_table(tmp_path / "a.parquet").column("x").combine_chunks()
-    np.testing.assert_array_equal(column.flatten().to_numpy().reshape(50, 4), array * 2)
+    for table in (parquet.read_table(tmp_path / "a.parquet"), feather.read_table(tmp_path / "a.arrow")):
+        column = table.column("x").combine_chunks()
+        np.testing.assert_array_equal(column.flatten().to_numpy().reshape(50, 4), array * 2)
     raw = (tmp_path / "a.safetensors").read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
     assert raw[8 : 8 + length].strip() == b'{"x":{"dtype":"F32","shape":[50,4],"data_offsets":[0,800]}}'

@@ -356,9 +356,9 @@ from tileweave import graph as g
 import tileweave as tw
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 x = tw.source(np.random.default_rng(0).random((400, 400)))
-for suffix in ("npy", "npz", "zarr", "h5", "parquet", "safetensors"):
+for suffix in ("npy", "npz", "zarr", "h5", "parquet", "arrow", "safetensors"):
     try:
-        keys = ("a", "b") if suffix in ("npz", "h5", "parquet", "safetensors") else ("", "")
+        keys = ("a", "b") if suffix not in ("npy", "zarr") else ("", "")
         paths = [f"{sys.argv[1]}/{name or k}.{suffix}" for k, name in enumerate(keys)]
         several = [f"{sys.argv[1]}/x.{suffix}" if key else path for key, path in zip(keys, paths)]
         tw.run([tw.sink(x + 1, several[0], key=keys[0]), tw.sink(x + 2, several[1], key=keys[1])])
@@ -374,7 +374,7 @@ for suffix in ("npy", "npz", "zarr", "h5", "parquet", "safetensors"):
         (300_000, {"zarr": "writing ["}),
         (
             1_300_000,
-            {"npy": None, "zarr": None, "npz": "completing", "parquet": "completing", "safetensors": "completing"},
+            {"npy": None, "zarr": None} | dict.fromkeys(["npz", "parquet", "arrow", "safetensors"], "completing"),
         ),
     ],
 )
@@ -383,7 +383,7 @@ def test_a_full_disk_is_an_error_that_names_the_sink_and_leaves_nothing(
 ) -> None:
     words = [sys.executable, "-c", FULL, str(tmp_path), str(file_bytes)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    formats = ("npy", "npz", "zarr", "h5", "parquet", "safetensors")
+    formats = ("npy", "npz", "zarr", "h5", "parquet", "arrow", "safetensors")
     wanted = [f"{name} True {doing.get(name, 'it cannot')}" for name in formats if doing.get(name, "it cannot")]
     assert done.stdout.splitlines() == wanted, done.stderr
     assert {path.suffix[1:] for path in tmp_path.iterdir()} == {name for name, what in doing.items() if not what}
@@ -449,7 +449,7 @@ sized = pytest.mark.skipif(
 @sized
 def test_mapped_files_give_their_pages_back(tmp_path: Path) -> None:
     """64 MiB under 4 MiB, from rows to columns: each row of a panel lies in pages of its own."""
-    for row in rises(tmp_path, 4096, "4MiB", "npy", "npz", "safetensors"):
+    for row in rises(tmp_path, 4096, "4MiB", "npy", "npz", "safetensors", "arrow"):
         assert max(row) <= 1.1 * (4 << 20) + FIXED_BYTES
 
 
@@ -460,7 +460,7 @@ def test_mapped_files_give_their_pages_back(tmp_path: Path) -> None:
 def test_the_set_size_stays_within_the_budget(tmp_path: Path, memory: str) -> None:
     """256 MiB to each format and back."""
     pytest.importorskip("zarr", reason="the optional package zarr is not installed")
-    formats = ["npy", "npz", "safetensors", "zarr", "h5", "parquet"]
+    formats = ["npy", "npz", "safetensors", "zarr", "h5", "parquet", "arrow"]
     for suffix, row in zip(formats, rises(tmp_path, 8192, memory, *formats), strict=True):
         fixed = FIXED_BYTES * (1 + (suffix == "parquet"))
         assert max(row) <= 1.1 * (int(memory.removesuffix("MiB")) << 20) + fixed, (suffix, row)

@@ -61,7 +61,10 @@ def values(path: Path) -> np.ndarray:
     return np.array(io.open_source(data, kind).read(kind.box))
 
 
-@pytest.mark.parametrize("suffix", ["npy", "zarr", "h5"])
+SUFFIXES = ["npy", "zarr", "h5", "npz", "safetensors", "parquet", "arrow"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_run_goes_on_where_another_was_stopped(tmp_path: Path, suffix: str) -> None:
     x = source(tmp_path)
     run_plan(plan_of(tmp_path, suffix))
@@ -134,6 +137,36 @@ def test_a_line_that_was_cut_short_does_not_count(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), x * 2 + 1)
 
 
+def test_a_member_that_is_gone_is_no_finished_work(tmp_path: Path) -> None:
+    x = source(tmp_path)
+    stopped(tmp_path, "npz", 20)
+    (member,) = tmp_path.glob(".y.npz.tmp-*-0")
+    member.unlink()
+    with pytest.raises(StorageError, match=r"an unfinished run left it, and '\.y\.npz\.tmp-.*-0' is gone"):
+        run_plan(plan_of(tmp_path, "npz"), resume=True)
+    run_plan(plan_of(tmp_path, "npz"))
+    np.testing.assert_array_equal(values(tmp_path / "y.npz"), x * 2 + 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "x.npy", "y.npz"]
+
+
+@pytest.mark.parametrize("suffix", ["npz", "parquet"])
+def test_what_is_put_together_is_gone_on_with_when_that_had_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    from tileweave.runtime.io.assembled import AssembledFile
+
+    x = source(tmp_path)
+    monkeypatch.setattr(AssembledFile, "publish", lambda self: (_ for _ in ()).throw(LookupError))
+    with pytest.raises(LookupError):
+        run_plan(plan_of(tmp_path, suffix), resume=True)
+    monkeypatch.undo()
+    events: list[Any] = []
+    run_plan(plan_of(tmp_path, suffix), listeners=[events.append], resume=True)
+    assert events[0].tasks == 0
+    np.testing.assert_array_equal(values(tmp_path / f"y.{suffix}"), x * 2 + 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "x.npy", f"y.{suffix}"]
+
+
 def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
     source(tmp_path)
     identified = journal.Identity("p", {})
@@ -145,26 +178,30 @@ def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
 
 
-def test_a_file_that_had_appeared_before_the_others_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = [(io.target(tmp_path / name), g.TensorType((4,), np.dtype("int64"))) for name in ("a.npy", "b.npy")]
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_a_file_that_had_appeared_before_the_others_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    names = [f"a.{suffix}", f"b.{suffix}"]
+    kinds = [(io.target(tmp_path / name), g.TensorType((4,), np.dtype("int64"))) for name in names]
     identified = journal.Identity("p", {})
     files = open_sinks(kinds, identified)
     for (target, kind), writer in zip(kinds, files.writers, strict=True):
         writer.write(kind.box, np.arange(4))
         files.record(target, kind.box)
-    second = files._files[str(tmp_path / "b.npy")].file
+    second = files._files[str(tmp_path / names[1])].file
     monkeypatch.setattr(type(second), "publish", lambda self: (_ for _ in ()).throw(OSError("gone")))
-    first = files._files[str(tmp_path / "a.npy")].file
+    first = files._files[str(tmp_path / names[0])].file
     monkeypatch.setattr(first, "publish", lambda: first._temporary.replace(first._path), raising=False)
     with pytest.raises(StorageError, match="gone"):
         files.commit()
     monkeypatch.undo()
-    assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith(".")) == ["a.npy"]
+    assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith(".")) == names[:1]
     files = open_sinks(kinds, identified)
     assert [files.finished(target) for target, _ in kinds] == [{kind.box} for _, kind in kinds]
     files.commit()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npy", "b.npy"]
-    np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), np.arange(4))
+    assert sorted(p.name for p in tmp_path.iterdir()) == names
+    np.testing.assert_array_equal(values(tmp_path / names[1]), np.arange(4))
 
 
 def test_a_run_that_was_stopped_behind_its_end_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,11 +248,11 @@ def test_only_what_is_missing_is_left_to_do() -> None:
     assert all(number < task.number for task in left.tasks for number in task.needs)
 
 
-def test_memory_alone_does_not_resume(tmp_path: Path) -> None:
+def test_memory_alone_does_not_resume() -> None:
     with pytest.raises(RunError, match="no sink stays where it is written"):
         tw.run(tw.source(np.ones(3)) + 1, resume=True)
-    with pytest.raises(RunError, match="npy, zarr, hdf5"):
-        tw.run(tw.sink(tw.source(np.ones(3)), tmp_path / "a.npz"), resume=True)
+    with pytest.raises(RunError, match="a sink in a file of this host"):
+        tw.run(tw.sink(tw.source(np.ones(3)), "memory://a.npz"), resume=True)
 
 
 SCRIPT = """
@@ -225,7 +262,7 @@ import numpy as np
 sys.path.insert(0, {tests!r})
 from test_resume import plan_of
 from tileweave.runtime import run_plan
-import h5py, zarr  # noqa: F401
+import h5py, pyarrow.parquet, zarr  # noqa: F401
 from tileweave.runtime.io import journal, zarrfile
 if __name__ == "__main__":
     journal.SYNC_SECONDS, zarrfile.CHUNK_BYTES = {seconds}, 8 * 4 * 3
@@ -274,7 +311,7 @@ def test_killed_drivers_are_gone_on_with(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("suffix", ["npy", "zarr", "h5"])
+@pytest.mark.parametrize("suffix", ["npy", "zarr", "h5", "npz", "arrow"])
 def test_drivers_killed_at_many_moments_are_gone_on_with(tmp_path: Path, suffix: str) -> None:
     for number in range(5):
         (tmp_path / str(number)).mkdir()
@@ -285,13 +322,13 @@ def test_drivers_killed_at_many_moments_are_gone_on_with(tmp_path: Path, suffix:
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_cluster_goes_on_where_threads_were_stopped(tmp_path: Path) -> None:
     x = source(tmp_path)
-    for suffix in ("npy", "h5"):
+    for suffix in ("npy", "h5", "npz"):
         stopped(tmp_path, suffix, 20)
         events: list[Any] = []
         run_plan(plan_of(tmp_path, suffix), runtime="ray", threads=2, listeners=[events.append], resume=True)
         assert events[0].tasks < 48
         np.testing.assert_array_equal(values(tmp_path / f"y.{suffix}"), x * 2 + 1)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "x.npy", "y.h5", "y.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "x.npy", "y.h5", "y.npy", "y.npz"]
 
 
 def test_the_command_line_resumes(tmp_path: Path) -> None:

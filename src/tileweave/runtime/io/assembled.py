@@ -1,7 +1,12 @@
-"""Files that are put together at the end of a run, from a temporary .npy per member; and files that go to a URL."""
+"""Files that are put together at the end of a run, from a temporary .npy per member; and files that go to a URL.
+
+Until then the file is there under its temporary name and empty, so that a journal can name it, and its members lie
+beside it, so that a run can be gone on with.
+"""
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 import shutil
@@ -12,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tileweave.errors import StorageError
 from tileweave.graph import TensorType
 from tileweave.runtime.io.mapped import Header, MappedReader, MappedWriter
 from tileweave.runtime.io.npyfile import npy_writer
@@ -29,7 +35,8 @@ class AssembledFile:
 
     Args:
         path: where it appears.
-        temporary: where it is put together; its members lie beside it.
+        temporary: where it is put together; its members lie beside it. One that an earlier run has begun is gone on
+            with.
         write: writes a file of arrays by name: from the path of what it replaces, and its own.
     """
 
@@ -38,10 +45,19 @@ class AssembledFile:
     ) -> None:
         self._path, self._temporary, self._write = path, temporary, write
         self._members: dict[str, tuple[Path, MappedWriter]] = {}
+        self._begun = temporary.exists()
+        temporary.touch()
 
     def add(self, key: str, kind: TensorType) -> MappedWriter:
-        """The writer of one more member."""
+        """The writer of one more member.
+
+        Raises:
+            StorageError: the run that is gone on with had begun it, and it is not there.
+        """
         path = self._temporary.with_name(f"{self._temporary.name}-{len(self._members)}")
+        if self._begun and not path.exists():
+            problem = f"an unfinished run left it, and {path.name!r} is gone"
+            raise StorageError(f"sink({str(self._path)!r})", problem, legal="a run without resume, which begins anew")
         writer = npy_writer(path, kind)
         self._members[key] = (path, writer)
         return writer
@@ -58,19 +74,28 @@ class AssembledFile:
         arrays.clear()
         with self._temporary.open("rb") as file:
             os.fsync(file.fileno())
-        for path, _ in self._members.values():
-            path.unlink()
 
     def publish(self) -> None:
-        """The one step by which the file appears."""
+        """The one step by which the file appears; its members go afterwards."""
         self._temporary.replace(self._path)
+        remove_members(self._temporary)
+
+    def suspend(self) -> None:
+        """Lets go of the members, which stay."""
+        for _, writer in self._members.values():
+            writer.close()
 
     def abort(self) -> None:
         """Removes what was written; nothing is left."""
-        for path, writer in self._members.values():
-            writer.close()
-            path.unlink(missing_ok=True)
+        self.suspend()
         self._temporary.unlink(missing_ok=True)
+        remove_members(self._temporary)
+
+
+def remove_members(temporary: Path) -> None:
+    """Removes what a file was, or would have been, put together from."""
+    for path in temporary.parent.glob(f"{glob.escape(temporary.name)}-[0-9]*"):
+        path.unlink(missing_ok=True)
 
 
 class SentFile:

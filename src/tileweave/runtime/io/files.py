@@ -35,6 +35,8 @@ FORMATS = {
     "safetensors": "safetensors",
 }
 """Suffix -> format."""
+TABLES = ("parquet", "arrow")
+"""Formats whose members are columns."""
 _LEGAL = "a path that ends in .npy, .npz or .zarr, .h5, .parquet, .arrow or .safetensors"
 
 
@@ -113,7 +115,7 @@ def _open(path: str, format: str, key: str, where: str) -> Reader:
         return npyfile.open_npz(path, key, where)
     if format == "hdf5":
         return tables.open_dataset(path, key, where)
-    if format in ("parquet", "arrow"):
+    if format in TABLES:
         return tables.open_column(path, format, key, where)
     if format == "safetensors":
         return safefile.open_safe(path, key, where)
@@ -142,7 +144,7 @@ def members_of(path: str, format: str, where: str) -> list[str]:
         return npyfile.members_of(path, where)
     if format == "hdf5":
         return tables.datasets_of(path, where)
-    if format in ("parquet", "arrow"):
+    if format in TABLES:
         return tables.columns_of(path, format, where)
     if format == "safetensors":
         return safefile.members_of(path, where)
@@ -248,8 +250,8 @@ def target(
         raise StorageError(where, f"overwrite={overwrite!r} is neither yes nor no", legal="True or False")
     if format == "npy" and key:
         raise StorageError(where, f"a .npy has no member {key!r}", legal="no key")
-    if format == "arrow" or path.endswith(safefile.INDEX):
-        raise StorageError(where, "such files are read, not written", legal="a .parquet or .safetensors file")
+    if path.endswith(safefile.INDEX):
+        raise StorageError(where, "such files are read, not written", legal="a .safetensors file")
     if key and (key.startswith("/") or any(part in ("", ".", "..") for part in key.split("/"))):
         raise StorageError(where, f"{key!r} cannot name a member", legal="names, joined by /")
     if grid and format != "zarr":
@@ -281,7 +283,7 @@ def check_targets(targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
         where = f"sink({one.path!r})"
         held = kind.dtype in safefile.names() if one.format == "safetensors" else npyfile.supported(kind.dtype)
         rows = kind.shape and 0 not in kind.shape[1:]
-        if not held or (one.format == "parquet" and not rows):
+        if not held or (one.format in TABLES and not rows):
             what = "rows without elements" if kind.shape else "a single number"
             what = what if held else "elements of type " + kind.dtype.name
             legal = "bool, integers, float16, float32 or float64: cast(tensor, 'float32')"
@@ -292,7 +294,7 @@ def check_targets(targets: Sequence[tuple[FileTarget, TensorType]]) -> None:
                 legal="one element or more in each row: another format, such as .npy" if held else legal,
             )
         place = where_it_lies(one)
-        if one.format == "parquet" and (length := lengths.setdefault(place, kind.shape[0])) != kind.shape[0]:
+        if one.format in TABLES and (length := lengths.setdefault(place, kind.shape[0])) != kind.shape[0]:
             problem = "columns of one file have the same number of rows"
             raise StorageError(where, problem, inputs={"tensor": kind}, legal=f"{length} rows, as the others")
         others = seen.setdefault(place, [])

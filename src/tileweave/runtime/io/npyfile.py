@@ -275,7 +275,7 @@ class InPlaceFile:
 
 def write_npz(old: Path, path: Path, members: Mapping[str, MappedReader]) -> None:
     """Writes a .npz; members of the one that it replaces stay where they are named otherwise, and all have names."""
-    with zipfile.ZipFile(path, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         if "" not in members and old.exists():
             _copy_others(old, members, archive)
         for key, array in members.items():

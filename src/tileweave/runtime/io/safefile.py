@@ -119,7 +119,7 @@ def write_safe(_: Path, path: Path, members: Mapping[str, MappedReader]) -> None
         at = offsets[1]
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    with path.open("xb") as file:
+    with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in members.values():
             for part in array.stream():

@@ -1,8 +1,8 @@
 """The files that a run writes: each under a temporary name beside its target, and all appear together, or none.
 
-One that is filled in place may have a journal of what is finished, from which an equal run goes on. What a killed
-process has left is removed by the next one that writes to its folder. One behind a URL is made on this host and goes
-there whole, at the end; a zarr behind a URL is written in place, its metadata last.
+One on this host may have a journal of what is finished, from which an equal run goes on. What a killed process has left
+is removed by the next one that writes to its folder. One behind a URL is made on this host and goes there whole, at the
+end; a zarr behind a URL is written in place, its metadata last.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from tileweave.runtime.io.mapped import MappedWriter
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
-RESUMABLE = ("npy", "zarr", "hdf5")
-"""Formats whose parts are on disk, where they stay, as soon as they are written."""
 
 
 class SinkWriter(Protocol):
@@ -87,8 +85,8 @@ class Sinks:
 
     Args:
         targets: checked by `check_targets`; several may be members of one file.
-        identity: where given, files that are filled in place get journals, and those of an equal run that did not end
-            are gone on with.
+        identity: where given, files of this host get journals, and those of an equal run that did not end are gone on
+            with.
     """
 
     def __init__(self, targets: Sequence[tuple[FileTarget, TensorType]], identity: Identity | None = None) -> None:
@@ -120,11 +118,15 @@ class Sinks:
     def _open(self, one: FileTarget) -> FileTarget:
         """Finds what an earlier run has left of a file; the target, to be replaced where it is that run's own."""
         lies = where_it_lies(one)
-        if self._identity is not None and one.format in RESUMABLE and "://" not in lies and lies not in self._files:
+        if self._identity is not None and "://" not in lies and lies not in self._files:
             journal = open_journal(Path(lies), self._identity, f"sink({one.path!r})")
             if journal is not None:
-                file = _local_file(one, Path(lies), journal.temporary, self._grids[lies])
-                self._files[lies] = _Opened(_Published() if journal.published else file, journal.temporary, journal)
+                if journal.published:
+                    assembled.remove_members(journal.temporary)
+                    file: _File = _Published()
+                else:
+                    file = _local_file(one, Path(lies), journal.temporary, self._grids[lies])
+                self._files[lies] = _Opened(file, journal.temporary, journal)
         return replace(one, overwrite=True) if self._published(one) else one
 
     def _forget_what_has_ended(self, targets: Sequence[FileTarget]) -> None:
@@ -155,8 +157,7 @@ class Sinks:
         opened = self._files[where_it_lies(one)]
         if self._identity is None or opened.journal is not None or opened.temporary is None:
             return
-        if one.format in RESUMABLE:
-            opened.journal = begin_journal(Path(where_it_lies(one)), opened.temporary, self._identity, self._mark)
+        opened.journal = begin_journal(Path(where_it_lies(one)), opened.temporary, self._identity, self._mark)
 
     def finished(self, one: FileTarget) -> set[Box]:
         """The parts of a sink that are on disk."""
@@ -191,7 +192,7 @@ class Sinks:
                 if journal is not None:
                     journal.remove()
                 elif "://" not in path:
-                    discard(Path(path), _remove)
+                    discard(Path(path), _remove_all)
         finally:
             for journal in filter(None, published.values()):
                 journal.close()
@@ -278,6 +279,8 @@ def _local_file(one: FileTarget, path: Path, temporary: Path, grids: Mapping[str
             return npyfile.InPlaceFile(path, temporary, tables.add_dataset)
         case "parquet":
             return assembled.AssembledFile(path, temporary, tables.write_parquet)
+        case "arrow":
+            return assembled.AssembledFile(path, temporary, tables.write_arrow)
         case "safetensors":
             return assembled.AssembledFile(path, temporary, safefile.write_safe)
     return zarrfile.ZarrDirectory(path, temporary, grids)
@@ -301,8 +304,10 @@ def sweep(folder: Path) -> int:
         kept = kept_by_journals(folder)
         for path in folder.iterdir():
             found = _MARK.match(path.name)
-            if found is None or found[1] != HOST or path.name in kept or _alive(int(found[2])):
+            if found is None or found[1] != HOST or _alive(int(found[2])):
                 continue
+            if path.name in kept or ((found[3] or "-old") != "-old" and path.name.removesuffix(found[3]) in kept):
+                continue  # a journal tells of it, or of what it is a member of
             count += 1
             whole = path.with_name(path.name[1 : path.name.rindex(".tmp-")])
             if found[3] == "-old" and not whole.exists():
@@ -317,6 +322,12 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def _remove_all(path: Path) -> None:
+    """With what it would have been put together from."""
+    _remove(path)
+    assembled.remove_members(path)
 
 
 def _alive(process: int) -> bool:

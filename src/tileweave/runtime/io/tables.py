@@ -1,7 +1,7 @@
 """HDF5 files, and columns of Parquet and Arrow files.
 
-A column of numbers is a tensor of rank 1, a column of
-fixed-size lists one of higher rank; what is read of a Parquet file are the row groups that a box meets.
+A column of numbers is a tensor of rank 1, a column of fixed-size lists one of higher rank. What is read of a Parquet
+file are the row groups that a box meets; the numbers of an Arrow file are read where they lie, unless it is compressed.
 
 h5py and pyarrow are optional packages (``tileweave[io]``) and are loaded on first use.
 """
@@ -9,6 +9,7 @@ h5py and pyarrow are optional packages (``tileweave[io]``) and are loaded on fir
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -21,14 +22,14 @@ import numpy as np
 from tileweave.errors import StorageError
 from tileweave.graph import TensorType
 from tileweave.lower.reads import slices
-from tileweave.runtime.io.mapped import MappedReader, MappedWriter
+from tileweave.runtime.io.mapped import Header, MappedReader, MappedWriter
 from tileweave.runtime.io.npyfile import supported
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
 
 GROUP_BYTES = 8 << 20
-"""The most bytes of one row group of a Parquet file that we write: what a reader holds to read one row."""
+"""The most bytes of one row group or record batch that we write: of Parquet, a reader holds so much to read one row."""
 
 
 def _load(package: str, where: str) -> Any:
@@ -133,8 +134,8 @@ def add_dataset(path: Path, key: str, kind: TensorType) -> MappedWriter:
 # Parquet and Arrow
 
 
-def _table(path: str, format: str, where: str) -> tuple[Any, Any, list[int]]:
-    """(the open file, its schema, the rows of each of its groups)."""
+def _table(path: str, format: str, where: str) -> tuple[Any, Any, list[int], int]:
+    """(the open file, its schema, the rows of each of its groups, the address where it is mapped or 0)."""
     package = _load("pyarrow.parquet" if format == "parquet" else "pyarrow.ipc", where)
     if "://" not in path and not Path(path).exists():
         raise StorageError(where, "the file cannot be opened: No such file or directory", legal="a file that exists")
@@ -142,10 +143,12 @@ def _table(path: str, format: str, where: str) -> tuple[Any, Any, list[int]]:
         if format == "parquet":
             file = package.ParquetFile(_opened(path))
             groups = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
-            return file, file.schema_arrow, groups
-        arrow = _load("pyarrow", where)
-        file = package.open_file(arrow.memory_map(path) if "://" not in path else _opened(path))
-        return file, file.schema, [file.get_batch(k).num_rows for k in range(file.num_record_batches)]
+            return file, file.schema_arrow, groups, 0
+        source = _opened(path) if "://" in path else _load("pyarrow", where).memory_map(path)
+        address = 0 if "://" in path else source.read_buffer(1).address
+        file = package.open_file(source)
+        groups = [file.get_batch(k).num_rows for k in range(file.num_record_batches)]
+        return file, file.schema, groups, address
     except StorageError:
         raise
     except Exception as error:  # whatever foreign bytes lead the library into
@@ -177,9 +180,9 @@ class ColumnReader:
     everywhere = True
 
     def __init__(self, path: str, format: str, key: str, where: str) -> None:
-        self._file, schema, groups = _table(path, format, where)
+        self._file, schema, groups, self._address = _table(path, format, where)
         self._shape, dtype = _column_type(schema.field(key).type, where, key)
-        self._format, self._key, self._where = format, key, where
+        self._path, self._format, self._key, self._where = path, format, key, where
         if self._missing(len(groups)):
             raise self._refusal()
         self._starts = [0, *accumulate(groups)]
@@ -187,24 +190,34 @@ class ColumnReader:
         whole = format == "parquet" and self.type.box.size > 0  # a group is unpacked whole
         self.chunks = (max(groups), *self._shape) if whole else ()
         self._turn = threading.Lock()
-        self._last: tuple[int, Array] | None = None
+        self._last: tuple[int, MappedReader | Array] | None = None
 
     def read(self, box: Box) -> Array:
-        """The values of a box, as a new array."""
-        out = np.empty(box.shape, self.type.dtype)
-        if box.empty:
-            return out
-        first, stop = box.start[0], box.stop[0]
-        rest = slices(Box(box.start[1:], box.shape[1:]))
+        """The values of a box, not to be written: a view where the file's bytes serve as they are."""
+        out: Array | None = None
+        first, stop = box.start[0] if not box.empty else 0, box.stop[0] if not box.empty else 0
         with self._turn:
             group = bisect_right(self._starts, first) - 1
             while group < len(self._starts) - 1 and self._starts[group] < stop:
                 start, end = self._starts[group], self._starts[group + 1]
                 a, b = max(first, start), min(stop, end)
                 if a < b:
-                    out[a - first : b - first] = self._group(group)[a - start : b - start][(slice(None), *rest)]
+                    part = self._part(group, box.with_range(0, a - start, b - start))
+                    if (a, b) == (first, stop):
+                        return part
+                    out = np.empty(box.shape, self.type.dtype) if out is None else out
+                    out[a - first : b - first] = part
                 group += 1
-        return out
+        return np.empty(box.shape, self.type.dtype) if out is None else out
+
+    def _part(self, number: int, box: Box) -> Array:
+        """A box of a group."""
+        if self._last is None or self._last[0] != number:
+            self._last = None
+            _load("pyarrow", self._where).default_memory_pool().release_unused()
+            self._last = number, self._group(number)
+        held = self._last[1]
+        return held.read(box) if isinstance(held, MappedReader) else held[slices(box)]
 
     def _refusal(self) -> StorageError:
         return StorageError(self._where, f"column {self._key!r} has missing values", legal="a value in each row")
@@ -219,23 +232,25 @@ class ColumnReader:
         held = (each.statistics for each in columns if f"{each.path_in_schema}.".startswith(f"{self._key}."))
         return any(each.null_count for each in held if each is not None and each.has_null_count)
 
-    def _group(self, number: int) -> Array:
-        if self._last is None or self._last[0] != number:
-            self._last = None
-            _load("pyarrow", self._where).default_memory_pool().release_unused()
-            if self._format == "parquet":
-                column = self._file.read_row_group(number, columns=[self._key]).column(0).combine_chunks()
-            else:
-                column = self._file.get_batch(number).column(self._key)
-            missing = column.null_count
-            for _ in self._shape:
-                column = column.flatten()
-                missing += column.null_count
-            if missing:
-                raise self._refusal()
-            values = np.asarray(column.to_numpy(zero_copy_only=False), self.type.dtype)
-            self._last = number, values.reshape(-1, *self._shape)
-        return self._last[1]
+    def _group(self, number: int) -> MappedReader | Array:
+        """The values of a group: where they lie, or unpacked."""
+        if self._format == "parquet":
+            column = self._file.read_row_group(number, columns=[self._key]).column(0).combine_chunks()
+        else:
+            column = self._file.get_batch(number).column(self._key)
+        rows, missing = len(column), column.null_count
+        for _ in self._shape:
+            column = column.flatten()
+            missing += column.null_count
+        if missing:
+            raise self._refusal()
+        kind = self.type.dtype
+        if self._address and kind.kind != "b" and rows:  # truths are packed as bits
+            at = column.buffers()[1].address - self._address + column.offset * kind.itemsize
+            with Path(self._path).open("rb") as file:
+                if 0 <= at < os.fstat(file.fileno()).st_size:  # else it was compressed
+                    return MappedReader(file, Header((rows, *self._shape), kind, False, at))
+        return np.asarray(column.to_numpy(zero_copy_only=False), kind).reshape(-1, *self._shape)
 
     def close(self) -> None:
         """Lets go of the file."""
@@ -252,13 +267,28 @@ def open_column(path: str, format: str, key: str, where: str) -> ColumnReader:
 
 
 def write_parquet(target: Path, path: Path, members: Mapping[str, MappedReader]) -> None:
-    """Writes arrays as columns: of numbers, or of fixed-size lists where the rank is above 1.
+    """Writes arrays as columns, by row groups.
 
     Raises:
         StorageError: the arrays have no rows, or not the same number of rows.
     """
     where = f"sink({str(target)!r})"
-    arrow, parquet = _load("pyarrow", where), _load("pyarrow.parquet", where)
+    _write_groups(_load("pyarrow.parquet", where).ParquetWriter, where, path, members)
+
+
+def write_arrow(target: Path, path: Path, members: Mapping[str, MappedReader]) -> None:
+    """Writes arrays as columns, by record batches; where each of them lies stands behind the last.
+
+    Raises:
+        StorageError: as `write_parquet`.
+    """
+    where = f"sink({str(target)!r})"
+    _write_groups(_load("pyarrow", where).RecordBatchFileWriter, where, path, members)
+
+
+def _write_groups(opened: Any, where: str, path: Path, members: Mapping[str, MappedReader]) -> None:
+    """Columns of numbers, or of fixed-size lists where the rank is above 1: some rows of all after the other."""
+    arrow = _load("pyarrow", where)
     kinds = [array.type for array in members.values()]
     rows = {kind.shape[:1] for kind in kinds}
     if len(rows) != 1 or rows == {()}:
@@ -280,7 +310,7 @@ def write_parquet(target: Path, path: Path, members: Mapping[str, MappedReader])
         names = [name or "data" for name in members]
         return arrow.table([column(rows_of(array)) for array in members.values()], names=names)
 
-    with parquet.ParquetWriter(str(path), table(0).schema) as writer:
+    with opened(str(path), table(0).schema) as writer:
         for first in range(0, max(count, 1), step):
             writer.write_table(table(first))
             arrow.default_memory_pool().release_unused()
