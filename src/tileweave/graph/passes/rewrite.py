@@ -9,9 +9,9 @@ Source: Tapestry, "Graph Rewrite Rules".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from typing import Any, Literal, cast
 
@@ -82,7 +82,7 @@ def _pinned(nodes: Sequence[Node]) -> frozenset[Operation]:
     return frozenset(op for op in (*held, *after) if isinstance(op, Operation))
 
 
-Rewriting = Callable[[Tensor, RewriteContext], Tensor | Sequence[Tensor] | None]
+Rewriting = Callable[[Tensor, RewriteContext], Tensor | Iterable[Tensor] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,7 @@ class RewriteRule:
         name: unique among the rules of a call.
         law: one sentence that says why the value stays the same.
         function: (tensor, context) -> its replacement, several to choose from, or None where the rule does not apply.
+            The answer depends on what the tensor is made from and on the context, on nothing else.
         kind: ``semantic`` writes a definition out, ``optimization`` makes something cheaper.
         exact: whether floats keep every bit; otherwise only the order of rounding changes.
     """
@@ -154,7 +155,7 @@ def _options(tensor: Tensor, rules: Sequence[RewriteRule], context: RewriteConte
         return
     for rule in rules:
         answer = rule.function(tensor, context)
-        options = [answer] if isinstance(answer, Tensor) else list(answer or ())
+        options: Iterable[Tensor] = [answer] if isinstance(answer, Tensor) else answer or ()
         for k, option in enumerate(options):
             if option.type != tensor.type:
                 raise GraphError(
@@ -165,6 +166,25 @@ def _options(tensor: Tensor, rules: Sequence[RewriteRule], context: RewriteConte
                 )
             if option is not tensor and context.keeps(tensor, option):
                 yield rule, k, option
+
+
+class _Asked(Mapping[Tensor, int]):
+    """Numbers of uses, and those that somebody asked for."""
+
+    def __init__(self, uses: Mapping[Tensor, int]) -> None:
+        self._uses, self.known = uses, dict[Tensor, "int | None"]()
+
+    def __getitem__(self, tensor: Tensor) -> int:
+        found = self.known[tensor] = self._uses.get(tensor)
+        if found is None:
+            raise KeyError(tensor)
+        return found
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._uses)
+
+    def __len__(self) -> int:
+        return len(self._uses)
 
 
 class _Lazy(Sequence[Option]):
@@ -215,7 +235,8 @@ def rewrite(
         rules: in order of precedence.
         passes: the most passes; 1 is one sweep.
         choose: among the replacements of a tensor, the number of the one to take; -1 for none. The first when left out.
-            Rules are asked as it reads on.
+            Rules are asked as it reads on, and it is not asked again about a tensor that it left where no rule
+            would answer otherwise than before.
         watch: called after every pass with what each node became, and the tensors to which rules applied.
 
     Returns:
@@ -225,11 +246,18 @@ def rewrite(
     if len(set(names)) != len(names):
         raise GraphError("rewrite(graph, rules)", "two rules have one name", inputs={"rules": ", ".join(names)})
 
+    left: dict[Tensor, dict[Tensor, int | None]] = {}  # that nothing replaced -> the numbers of uses that were asked
+
     def decide(position: int, tensor: Tensor, context: RewriteContext) -> Iterator[Option]:
+        before, plain = left.get(tensor), not context.pinned
+        if plain and before is not None and all(context.uses.get(x) == count for x, count in before.items()):
+            return
         for _ in range(_AT_ONE_NODE):
-            found = _Lazy(_options(tensor, rules, context))
+            asked = _Asked(context.uses)
+            found = _Lazy(_options(tensor, rules, replace(context, uses=asked) if plain else context))
             number = 0 if choose is None or not found else choose(found)
             if not found or number < 0:
+                left[tensor] = asked.known
                 return
             yield found[number]
             tensor = found[number][2]

@@ -7,6 +7,7 @@ Source: Tapestry, "Returning to Linear", "Graph Fusion Operators"; own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -201,12 +202,11 @@ _MOST_INPUTS = 16
 _MOST_STEPS = 64  # so that a chain of any length is fused in time that grows with its length alone
 
 
-def _elementwise_chain(tensor: Tensor, context: RewriteContext) -> list[Tensor] | None:
+def _elementwise_chain(tensor: Tensor, context: RewriteContext) -> Iterator[Tensor]:
     """An elementwise operation with each input that only it reads, and that is elementwise of its own shape."""
     outer = tensor.producer
     if not isinstance(outer, Operation) or not _joins(outer) or outer.signature is None:
-        return None
-    joined = []
+        return
     for place, (_, inner) in enumerate(outer.inputs):
         below = inner.producer
         if (
@@ -218,8 +218,7 @@ def _elementwise_chain(tensor: Tensor, context: RewriteContext) -> list[Tensor] 
             and len(outer.inputs) + len(below.inputs) - 1 <= _MOST_INPUTS
             and len(_program(outer)) + len(_program(below)) <= _MOST_STEPS
         ):
-            joined.append(_joined_program(outer, below, place))
-    return joined
+            yield _joined_program(outer, below, place)
 
 
 def _joins(operation: Operation) -> bool:

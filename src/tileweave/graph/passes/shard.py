@@ -28,9 +28,9 @@ from tileweave.graph.ir.nodes import (
     Signature,
     Sink,
     SinkPart,
-    Source,
     Tensor,
     TensorType,
+    children,
     topological,
 )
 from tileweave.graph.ir.resolve import common_map, resolve
@@ -318,7 +318,7 @@ def moved(node: Node, new: Mapping[Node, Node]) -> Node:
             return new[value]
         return tuple(map(move, value)) if isinstance(value, tuple) else value
 
-    if isinstance(node, Source):
+    if all(new[child] is child for child in children(node)):
         return node
     return type(node)(*(move(getattr(node, f.name)) for f in fields(cast("Any", node))))
 
