@@ -35,7 +35,9 @@ USUAL = [
     "add", "addmm", "amax", "argmax", "argsort", "as_strided", "atan2", "baddbmm", "cat", "cdist", "clamp",
     "cumprod", "cumsum", "diagonal", "diff", "einsum", "expand", "fill", "flip", "gather", "histc", "index_add",
     "index_copy", "index_fill",
-    "index_put", "index_select", "lerp", "linalg.vector_norm", "logsumexp", "masked_fill", "masked_scatter", "max",
+    "hypot", "index_put", "index_select", "kthvalue", "lerp",
+    "linalg.vector_norm", "logsumexp", "masked_fill", "masked_scatter", "max",
+    "median",
     "nn.functional.adaptive_avg_pool1d", "nn.functional.adaptive_avg_pool2d", "nn.functional.adaptive_avg_pool3d",
     "nn.functional.avg_pool1d", "nn.functional.avg_pool2d",
     "nn.functional.avg_pool3d", "nn.functional.batch_norm", "nn.functional.conv1d", "nn.functional.conv3d",
@@ -119,3 +121,23 @@ def test_operators_of_models_are_converted_and_right(name: str) -> None:
 def test_any_operator_is_right_or_refused(name: str) -> None:
     for info in named(name):
         agree(info, 3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_attention_of_fewer_heads_of_keys(seed: int) -> None:
+    """PyTorch's samples have none: heads of queries that share one of keys lie next to each other."""
+    rng = np.random.default_rng(seed)
+    print("seed", seed)
+    heads, shared, queries, keys, d = (int(n) for n in rng.integers((2, 2, 1, 1, 1), (5, 4, 20, 40, 30)))
+    causal = bool(rng.integers(2))
+    mask = None if causal or rng.integers(2) else torch.from_numpy(rng.standard_normal((queries, keys), np.float32))
+
+    class Shared(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, q: Any, k: Any, v: Any) -> Any:
+            function = torch.nn.functional.scaled_dot_product_attention
+            return function(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True)
+
+    shapes = ((2, heads * shared, queries, d), (2, heads, keys, d), (2, heads, keys, d + 1))
+    q, k, v = (torch.from_numpy(rng.standard_normal(shape, np.float32)) for shape in shapes)
+    (got,) = tw.from_torch(Shared(), (q, k, v))(q.numpy(), k.numpy(), v.numpy()).values()
+    np.testing.assert_allclose(got, Shared()(q, k, v).numpy(), rtol=2e-4, atol=2e-5)

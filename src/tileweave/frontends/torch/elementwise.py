@@ -11,7 +11,7 @@ from tileweave import graph as g
 from tileweave.errors import GraphError
 from tileweave.frontends.torch.call import AtenCall, aten, cast, common, dtype_of, real
 from tileweave.frontends.values import Value
-from tileweave.graph import Tensor
+from tileweave.graph import Tensor, array_api
 
 
 def _unary(names: dict[str, str], convert: Callable[[Tensor], Tensor]) -> None:
@@ -24,7 +24,8 @@ def _unary(names: dict[str, str], convert: Callable[[Tensor], Tensor]) -> None:
 
 
 _unary(
-    {"abs.default": "absolute", "neg.default": "negative", "relu.default": "relu", "floor.default": "floor",
+    {"abs.default": "absolute", "prims.abs.default": "absolute",
+     "neg.default": "negative", "prims.neg.default": "negative", "relu.default": "relu", "floor.default": "floor",
      "ceil.default": "ceil", "round.default": "round", "sign.default": "sign", "logical_not.default": "logical_not",
      "bitwise_not.default": "invert", "isnan.default": "isnan", "isinf.default": "isinf", "trunc.default": "trunc",
      "prims.signbit.default": "signbit"},
@@ -64,6 +65,8 @@ for _name, _function in {
     "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift", "remainder": "remainder", "fmod": "fmod",
 }.items():  # fmt: skip
     _binary((f"{_name}.Tensor", f"{_name}.Scalar"), _function)
+_binary(("__lshift__.Tensor", "__lshift__.Scalar"), "left_shift")
+_binary(("__rshift__.Tensor", "__rshift__.Scalar"), "right_shift")
 _binary(("maximum.default",), "maximum")
 _binary(("minimum.default",), "minimum")
 _binary(("logical_and.default",), "logical_and")
@@ -135,6 +138,12 @@ def elu(call: AtenCall) -> Tensor:
     low = g.multiply(g.expm1(g.multiply(x, g.full((), inner, x.dtype))), g.full((), alpha, x.dtype))
     made = g.where(g.greater(x, g.full((), 0, x.dtype)), x, low)
     return made if scale == 1 else g.multiply(made, g.full((), scale, x.dtype))
+
+
+@aten("prims.hypot.default")
+def hypot(call: AtenCall) -> Tensor:
+    """The square root of a sum of two squares."""
+    return array_api.hypot(*common(call.x(), call.x(1)))
 
 
 @aten("native_dropout.default")

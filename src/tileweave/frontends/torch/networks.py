@@ -101,6 +101,26 @@ def sort(call: AtenCall) -> tuple[Tensor, Tensor]:
     return g.take_along_axis(x, places, axis), g.cast(places, np.int64)
 
 
+@aten("kthvalue.default", "median.dim", "median.default")
+def ranked(call: AtenCall) -> Any:
+    """The k-th smallest of an axis and where it is, or the lower median, which is NaN where an element is."""
+    x, whole = call.x(), call.where.endswith("median.default")
+    x, axis = (g.reshape(x, (prod(x.shape),)), 0) if whole else (x, call.get("dim"))
+    if not x.shape:
+        return x, g.full((), 0, np.int64)
+    count = g.sum(g.cast(g.equal(x, x), np.int64), axis, keepdims=True)  # NaN sorts last: it begins behind the others
+    if ".median." in call.where:
+        n = x.shape[axis]
+        rank = g.where(g.less(count, n), count, (n - 1) // 2)
+    else:
+        rank = g.full(count.shape, int(call.value(1)) - 1, np.int64)
+    place = g.take_along_axis(g.argsort(x, axis), rank, axis)
+    value = g.take_along_axis(x, place, axis)
+    if whole:
+        return g.reshape(value, ())
+    return tuple(t if call.get("keepdim") else g.squeeze(t, axis) for t in (value, g.cast(place, np.int64)))
+
+
 @aten("var.correction", "var.dim")
 def variance(call: AtenCall) -> Tensor:
     """With a correction of the count."""
@@ -217,9 +237,6 @@ def attention(call: AtenCall) -> Tensor:
     if call.get("dropout_p"):
         raise GraphError(call.where, "dropout in attention", legal="evaluation mode")
     q, k, v = (call.x(n) for n in range(3))
-    if k.shape[-3] != q.shape[-3]:
-        copies = q.shape[-3] // k.shape[-3]
-        k, v = (g.repeat(each, copies, len(each.shape) - 3) for each in (k, v))
     mask, causal = call.get("attn_mask"), bool(call.get("is_causal"))
     if causal and q.shape[-2] != k.shape[-2]:  # PyTorch aligns the first query with the first key, we the last ones
         mask, causal = np.tril(np.ones((q.shape[-2], k.shape[-2]), np.bool_)), False
