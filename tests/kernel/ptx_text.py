@@ -63,6 +63,10 @@ def instruction(name):
         d = ", ".join(f"%{letter}{4 + i}" for i in range(width))
         d = "{" + d + "}" if width > 1 else d
         return f"{name} {d}, [%l1]" if name.startswith("ld") else f"{name} [%l1], {d}"
+    if row.family == "multimem":
+        letter = {"f32": "f", "f64": "d", "u64": "l"}.get(row["d"].dtype, "r")
+        d = registers(row["d"], 4, letter)
+        return f"{name} {d if row['d'].registers > 1 else d.strip('{}')}, [%l1]"
     if row.family == "shuffle":
         return f"{name} %r1, %r2, %r3, 31, -1"
     if row.family == "reduction":

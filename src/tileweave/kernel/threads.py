@@ -42,7 +42,8 @@ class Buffer:
         name: its name in printed text.
         dtype: the element type, by its PTX name.
         space: where it is; ``"peers"``: one on each device of a mesh, all of them visible; ``"cluster"``: shared memory
-            that each block of a cluster has and all of them reach; ``"tensor"``: columns of tensor memory;
+            that each block of a cluster has and all of them reach; ``"multicast"``: the memory of all devices at one
+            address, which ``multimem`` alone may use; ``"tensor"``: columns of tensor memory;
             ``"map"``: a tensor map; ``"barrier"``: mbarriers in shared memory; ``"value"``: a number.
         elements: how many; of one thread for registers.
         alignment: bytes that its address is a multiple of.
@@ -51,7 +52,7 @@ class Buffer:
 
     name: str
     dtype: str
-    space: Literal["global", "peers", "shared", "cluster", "register", "tensor", "map", "barrier", "value"]
+    space: Literal["global", "peers", "multicast", "shared", "cluster", "register", "tensor", "map", "barrier", "value"]
     elements: int
     alignment: int = 16
     note: str = field(default="", compare=False)
@@ -225,6 +226,7 @@ class ThreadProgram:
         cluster: blocks of a cluster, x first.
         maps: what the parameters that are tensor maps describe, by name.
         devices: of the mesh.
+        multicast: the parameters that are multicast addresses, each with the name of the tensor's own.
     """
 
     name: str
@@ -237,6 +239,7 @@ class ThreadProgram:
     cluster: tuple[int, ...] = (1,)
     maps: tuple[tuple[str, TensorBox], ...] = ()
     devices: int = 1
+    multicast: tuple[tuple[str, str], ...] = ()
 
     def shared_places(self) -> tuple[dict[str, int], int]:
         """Where each part of shared memory begins, and where all end."""

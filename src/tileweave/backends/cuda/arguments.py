@@ -149,6 +149,16 @@ class Peers:
 
 
 @dataclass(frozen=True, eq=False)
+class Multicast:
+    """One array per device at one address, which ``multimem`` instructions alone may use: a parameter ``T*``.
+
+    On devices it is the address of a multicast object to which the memory of each is bound at the same offset.
+    """
+
+    arrays: tuple[Array, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class PerDevice:
     """One value per device: device d is given the d-th."""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.cuda.arguments import BFLOAT16, DeviceArray, Launch, Peers, PerDevice, TensorMap
+from tileweave.backends.cuda.arguments import BFLOAT16, DeviceArray, Launch, Multicast, Peers, PerDevice, TensorMap
 from tileweave.backends.cuda.compiled import compile
 from tileweave.backends.cuda.cpu.kernel import choose_kernel, extent
 from tileweave.backends.cuda.cpu.source import KernelSignature, signatures
@@ -198,7 +198,7 @@ def launch_on_device(text: str, launches: Sequence[Launch]) -> None:
             raise BackendError(
                 _WHERE, f"kernel {name} is a template", legal="an explicit instance with a name of its own"
             )
-        if any(isinstance(value, Peers | PerDevice) for value in one.arguments.values()):
+        if any(isinstance(value, Peers | Multicast | PerDevice) for value in one.arguments.values()):
             raise BackendError(_WHERE, "several devices are simulated only", legal="on='cpu'")
         check_launch(name, signature.declared, one)
         extent(one.grid, "grid"), extent(one.block, "block"), extent(one.cluster, "cluster")

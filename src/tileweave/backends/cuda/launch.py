@@ -33,7 +33,7 @@ def run(
         grid: blocks, x first.
         block: threads of a block, x first.
         arrays: a value for each parameter, by name: arrays, numbers, :class:`TensorMap`, :class:`Peers`,
-            :class:`PerDevice`.
+            :class:`Multicast`, :class:`PerDevice`.
         on: ``"cpu"``: fibers, compiled by g++; ``"cuda"``: a device, through NVRTC (extra ``gpu``).
         kernel: the name where the text has several kernels, with template arguments: ``"scale<float, 4>"``.
         shared: bytes of dynamic shared memory.

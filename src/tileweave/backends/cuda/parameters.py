@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.cuda.arguments import BFLOAT16, Launch, Peers, PerDevice, TensorMap
+from tileweave.backends.cuda.arguments import BFLOAT16, Launch, Multicast, Peers, PerDevice, TensorMap
 from tileweave.errors import BackendError
 
 _WHERE = "run(text, .., arrays)"
@@ -137,6 +137,13 @@ def _check(kernel: str, p: Parameter, value: object, devices: int) -> None:
             raise _refuse(kernel, p, "Peers are a pointer to pointers", "T* const*")
         for array in value.arrays:
             _check_array(kernel, replace(p, pointers=1), array)
+    elif isinstance(value, Multicast):
+        if p.pointers != 1:
+            raise _refuse(kernel, p, "a multicast address is a pointer", "T*")
+        if len({array.nbytes for array in value.arrays}) > 1:
+            raise _refuse(kernel, p, "arrays of several sizes behind one address", "the same on each device")
+        for array in value.arrays:
+            _check_array(kernel, p, array)
     elif isinstance(value, TensorMap):
         if p.pointers or (p.dtype and not p.is_map):
             raise _refuse(kernel, p, "a tensor map", "const __grid_constant__ CUtensorMap, or the array")

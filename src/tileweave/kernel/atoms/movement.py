@@ -1,7 +1,8 @@
-"""Movement of data: 8 x 8 tiles, asynchronous copies, tensor boxes, tensor memory, vectors, shuffles."""
+"""Movement of data: 8 x 8 tiles, asynchronous copies, boxes, tensor memory, vectors, devices at once, shuffles."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from tileweave.kernel.atoms.atom import BITS, Atom, Condition, Cost, Fragment, fragment, shared
@@ -144,6 +145,56 @@ def _vector_atom(name: str) -> Atom:
     )  # fmt: skip
 
 
+#: multimem.ld_reduce: type -> (elements at once, what of the type stands in the name).
+_MULTICAST: dict[str, tuple[tuple[int, ...], dict[int, str]]] = {
+    "f32": ((1, 2, 4), {1: "f32", 2: "v2.f32", 4: "v4.f32"}),
+    **{t: ((2, 4, 8), {2: f"{t}x2", 4: f"v2.{t}x2", 8: f"v4.{t}x2"}) for t in ("f16", "bf16")},
+    **{t: ((1,), {1: t}) for t in ("f64", "s32", "u32", "u64")},
+}
+
+
+def multicast_name(fn: str, dtype: str, width: int) -> str | None:
+    """The ``multimem.ld_reduce`` that combines so many elements of a type over all devices; None where there is none.
+
+    Narrow floats are added in FP32 and rounded once. A maximum of floats would drop NaN, so there is none.
+
+    Example:
+        >>> multicast_name("add", "f16", 8)
+        'multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.f16x2'
+    """
+    widths, spelled = _MULTICAST.get(dtype, ((), {}))
+    if width not in widths or not (fn == "add" or (fn in ("min", "max") and dtype[0] in "su")):
+        return None
+    precision = ".acc::f32" if dtype in ("f16", "bf16") else ""
+    return f"multimem.ld_reduce.relaxed.sys.global.{fn}{precision}.{spelled[width]}"
+
+
+def multicast_widths(dtype: str) -> tuple[int, ...]:
+    """How many elements of a type a ``multimem.ld_reduce`` may combine at once; none where it has not the type."""
+    return _MULTICAST.get(dtype, ((), {}))[0]
+
+
+def _multicast_names() -> Iterator[str]:
+    for dtype, (widths, _) in _MULTICAST.items():
+        for fn in ("add", "min", "max"):
+            yield from (name for width in widths if (name := multicast_name(fn, dtype, width)) is not None)
+
+
+def _multicast_atom(name: str) -> Atom:
+    last = name.rsplit(".", 1)[1]
+    dtype = last.removesuffix("x2")
+    width = (2 if last.endswith("x2") else 1) * int((re.findall(r"\.v(\d)\.", name) or ["1"])[0])
+    size = width * BITS[dtype] // 8
+    operands = (
+        ("d", fragment(dtype, (width,), f"({width}:1@reg)")),
+        ("s", Fragment(dtype, (width,), parse(f"({width}:1)"), "global")),
+    )
+    return Atom(
+        name, "multimem", ("sm_90",), operands, (Condition("aligned", f"address % {size} == 0"),),
+        cost=Cost(bytes_moved=32 * size),
+    )  # fmt: skip
+
+
 def _warp_names() -> Iterator[str]:
     for mode in ("idx", "up", "down", "bfly"):
         yield f"shfl.sync.{mode}.b32"
@@ -177,6 +228,7 @@ _GROUPS = (
     (_copy_names, _copy_atom),
     (_tensor_memory_names, _tensor_memory_atom),
     (_vector_names, _vector_atom),
+    (_multicast_names, _multicast_atom),
     (_warp_names, _warp_atom),
 )
 

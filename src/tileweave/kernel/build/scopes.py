@@ -378,18 +378,18 @@ class ScopeHandle:
         self._emit("cast", (made,), (view.region,))
         return View(self._recorder, made)
 
-    def reduce(self, fn: str, value: View, axis: int | Sequence[int] | None = None) -> View:
+    def reduce(self, fn: str, value: View, axis: int | Sequence[int] | None = None, *, use: str | None = None) -> View:
         """Combine along axes, by default all; they stay with extent 1, every thread of the scope gets the result."""
         where = self._where("sum" if fn == "add" else fn)
         view = self._view(value, where)
-        axes, rank = self._axes(axis, len(view.shape), where), len(view.shape)
+        axes = self._axes(axis, len(view.shape), where)
         if fn not in MONOIDS:
             self._recorder.refuse(where, f"no monoid {fn!r}", legal=" | ".join(MONOIDS))
-        shape = tuple(1 if d in axes else view.shape[d] for d in range(rank))
-        mask = tuple(1 if d in axes else view.region.valid[d] for d in range(rank))
+        shape = tuple(1 if d in axes else n for d, n in enumerate(view.shape))
+        mask = tuple(1 if d in axes else n for d, n in enumerate(view.region.valid))
         kind = shapes.sum_type(view.dtype) if fn in ("add", "mul") else view.dtype
         made = self._new(shape, kind, fn, mask, of=(view.region,))
-        self._emit("reduce", (made,), (view.region,), axes=axes, fn=fn)
+        self._emit("reduce", (made,), (view.region,), axes=axes, fn=fn, use=use)
         return View(self._recorder, made)
 
     def _axes(self, axis: int | Sequence[int] | None, rank: int, where: str) -> tuple[int, ...]:
@@ -439,30 +439,30 @@ class ScopeHandle:
         self._emit("gemm", (made,), (first, second, zero), use=use)
         return View(self._recorder, made)
 
-    def sum(self, *args: Any, axis: Any = None) -> View | None:
+    def sum(self, *args: Any, axis: Any = None, use: str | None = None) -> View | None:
         """``sum(x, axis)`` gives the sum; ``sum(target, x, axis=0)`` writes that of x, at target's box, to target."""
         if len(args) == 2 and isinstance(args[1], View):
-            self._sum_into(args[0], args[1], axis)
+            self._sum_into(args[0], args[1], axis, use)
             return None
-        return self.reduce("add", args[0], args[1] if len(args) == 2 else axis)
+        return self.reduce("add", args[0], args[1] if len(args) == 2 else axis, use=use)
 
-    def _sum_into(self, target: View, source: View, axis: Any) -> None:
+    def _sum_into(self, target: View, source: View, axis: Any, use: str | None) -> None:
         where = self._where("sum")
         out, region = self._view(target, where).region, self._view(source, where).region
         (at,) = self._axes(axis, len(region.shape), where)
         if len(region.shape) != len(out.shape) + 1:
             self._recorder.refuse(where, f"{source} has rank {len(region.shape)}, {target} {len(out.shape)}")
         begin, extent, mask = list(region.begin), list(region.extent), list(region.mask)
-        others = [d for d in range(len(region.dims)) if d != at]
-        for d, o in zip(others, out.dims, strict=True):
-            k = region.dims[d]
+        others = [k for d, k in enumerate(region.dims) if d != at]
+        for k, o in zip(others, out.dims, strict=True):
             begin[k], extent[k], mask[k] = out.begin[o], out.extent[o], out.mask[o]
         box = Region(region.tensor, tuple(begin), tuple(extent), tuple(mask), region.dims)
         shape = tuple(1 if d == at else e for d, e in enumerate(box.shape))
         valid = tuple(1 if d == at else e for d, e in enumerate(box.valid))
-        total = self._new(shape, shapes.sum_type(region.tensor.dtype), "sum", valid)
+        at_once = use == "multimem" and out.tensor.dtype == source.dtype
+        total = self._new(shape, source.dtype if at_once else shapes.sum_type(source.dtype), "sum", valid)
         together = self._recorder.collective(out.tensor, region.tensor, sums=True) if at == 0 else None
-        self._emit("reduce", (total,), (box,), axes=(at,), fn="add", collective=together)
+        self._emit("reduce", (total,), (box,), axes=(at,), fn="add", use=use, collective=together)
         kept = tuple(d for d in total.dims if d != at)
         self._emit("copy", (out,), (replace(total, dims=kept),))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 
 from tileweave.index import Expr, ExprLike, as_expr, simplify
-from tileweave.kernel.dispatch import convert
+from tileweave.kernel.dispatch import convert, mesh
 from tileweave.kernel.dispatch.boxes import elected
 from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.copies import load_into, memory_at, store_from
@@ -112,6 +112,10 @@ def reduce(context: Context, op: Op) -> None:
     axes, fn = op.option("axes"), str(op.option("fn"))
     if not isinstance(source, Region) or not isinstance(axes, tuple):
         raise declined(op.line, "a reduction of a number", op=op.name)
+    at_once = mesh.reduce(context, op)
+    if at_once is not None:
+        _deliver(context, op, out, *at_once)
+        return
     if source.tensor.space == "register":
         buffer, held = convert.held(context, op, source)
     else:
@@ -149,6 +153,7 @@ def reduce(context: Context, op: Op) -> None:
         Candidate("shuffles", bool(distances), butterflies if distances else "no two lanes have terms of one sum"),
         Candidate("shared memory", bool(warps), f"{count} warps have terms" if warps else "no two warps have terms"),
         Candidate("layout", True, str(held.layout)),
+        *mesh.apart(context, op),
         order=order,
     )
     if dtype != out.tensor.dtype:

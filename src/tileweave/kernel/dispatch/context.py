@@ -110,7 +110,9 @@ class Context:
     names: int = 0
     barriers: int = 0
     pair: bool = False
+    devices: int = 1
     maps: dict[TensorBox, Buffer] = field(default_factory=dict)
+    multicasts: dict[str, Buffer] = field(default_factory=dict)
     trips: dict[str, ExprLike] = field(default_factory=dict)
     staged: dict[tuple[Threads, str], list[Buffer]] = field(default_factory=dict)
     refused: dict[Op, str] = field(default_factory=dict)
@@ -232,6 +234,12 @@ class Context:
         if box not in self.maps:
             self.maps[box] = Buffer(f"{printed(box.tensor)}_map{len(self.maps) or ''}", "b8", "map", 128, 64)
         return self.maps[box]
+
+    def multicast(self, tensor: KernelTensor) -> Buffer:
+        """The parameter that holds the multicast address of a tensor that each device has."""
+        own = self.buffer(tensor)
+        made = Buffer(f"{own.name}_all", own.dtype, "multicast", own.elements, 16, f"{own.name} of all devices at once")
+        return self.multicasts.setdefault(own.name, made)
 
     def buffer(self, tensor: KernelTensor) -> Buffer:
         """The buffer of a tensor."""

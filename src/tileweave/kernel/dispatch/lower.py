@@ -129,7 +129,8 @@ def _lowered(kernel: Kernel, arch: str, refused: dict[Op, str]) -> Lowered:
     """An explicit kernel as what each thread does."""
     warps, holdings = kernel.threads // 32, _holdings(kernel, arch)
     block = symbol("warp", 0, warps)
-    context = Context(arch, warps, holdings, Threads(0, warps, block), refused=refused)
+    devices = prod(extent for _, extent in kernel.mesh)
+    context = Context(arch, warps, holdings, Threads(0, warps, block), devices=devices, refused=refused)
     parameters = []
     for one in (*kernel.params, *global_tensors(kernel)):
         need_type(one, kernel.line)
@@ -155,7 +156,7 @@ def _lowered(kernel: Kernel, arch: str, refused: dict[Op, str]) -> Lowered:
     program = ThreadProgram(
         called, _used(context, parameters), tuple(context.shared), (size,), warps, tuple(context.out), arch,
         (kernel.grid.cluster,), tuple((buffer.name, box) for box, buffer in context.maps.items()),
-        prod(extent for _, extent in kernel.mesh),
+        devices, tuple((buffer.name, name) for name, buffer in context.multicasts.items()),
     )  # fmt: skip
     return Lowered(program, tuple(context.choices))
 
@@ -176,7 +177,8 @@ def _used(context: Context, parameters: list[Buffer]) -> tuple[Buffer, ...]:
         for s in statements(tuple(context.out))
         if isinstance(s, Local) and isinstance(s.value, Address)
     }
-    return (*(p for p in parameters if p.name in named or p.space == "value"), *context.maps.values())
+    taken = (p for p in parameters if p.name in named or p.space == "value")
+    return (*taken, *context.multicasts.values(), *context.maps.values())
 
 
 def _body(context: Context, body: tuple[Statement, ...]) -> None:

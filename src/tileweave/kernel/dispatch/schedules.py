@@ -13,6 +13,7 @@ BUILT_IN = {
     "gemm": ("tcgen05", "wgmma", "mma.sync", "fma"),
     "copy": ("tma", "st", "shuffle", "shared"),
     "copy_async": ("tma", "cp.async"),
+    "reduce": ("multimem", "peers"),
 }
 """Operator -> the ways of dispatch's own that `use=` may ask for."""
 

@@ -257,7 +257,7 @@ class AsmBlock:
         items = self.listed(o)
         if len(items) != tile.registers:
             raise self.fail(f"{role} has {len(items)} registers, the instruction takes {tile.registers}")
-        letter = {"f32": "f", "f64": "d"}.get(tile.dtype, "r")
+        letter = {"f32": "f", "f64": "d", "u64": "l"}.get(tile.dtype, "r")
         for item in items:
             if item.kind == "bound" and self.asm.bindings[int(item.text)].letter not in (letter, *(_same(letter))):
                 given = self.asm.bindings[int(item.text)].constraint

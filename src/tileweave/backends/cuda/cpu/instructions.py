@@ -36,6 +36,7 @@ for _pattern, _call in (
     (r"wgmma\.commit_group", "::tw::wgmma_commit();"),
     (r"fence\.mbarrier_init", "::tw::barrier_fence();"),
     (r"fence\.proxy\.async", "::tw::proxy_fence();"),
+    (r"fence\.proxy\.alias", "::tw::alias_fence();"),
     (r"cp\.async\.commit_group", "::tw::copy_commit();"),
     (r"cp\.async\.bulk\.commit_group", "::tw::bulk_commit();"),
 ):
@@ -463,6 +464,22 @@ def _store(block: AsmBlock, s: Statement) -> str:
     for i, o in enumerate(values):
         code += f" ::tw::put(tw_p + {size * i}, ::tw::bits<{c_type}>({block.read(o, kind)}));"
     return f"{{ {code} }}"
+
+
+@handles(r"multimem\.ld_reduce\.")
+def _multicast(block: AsmBlock, s: Statement) -> str:
+    """A load from all devices at once: how it is ordered stands in the flags, the rest in the row."""
+    _need(block, s, 2)
+    ordering = {"weak", "relaxed", "acquire", "cta", "cluster", "gpu", "sys", "global"}
+    plain = ".".join(m for m in s.modifiers[2:] if m not in ordering)
+    row = row_of(block, f"multimem.ld_reduce.relaxed.sys.global.{plain}")
+    items = block.tile(s.operands[0], row["d"], "the destination")
+    fn = next(m for m in s.modifiers if m in ("add", "min", "max"))
+    call = f'"{fn}", tw_d, {block.address(s.operands[1])}, {_flags(s)}'
+    return (
+        f"{{ ::tw::u64 tw_d[{len(items)}] = {{}}; ::tw::multicast_load({block.tables.fragment(row['d'])}, {call}); "
+        f"{block.unpack('tw_d', items)} }}"
+    )
 
 
 @handles(r"(atom|red)\.")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.cuda.arguments import DeviceArray, Extent, Launch, Peers, PerDevice, TensorMap
+from tileweave.backends.cuda.arguments import DeviceArray, Extent, Launch, Multicast, Peers, PerDevice, TensorMap
 from tileweave.backends.cuda.cpu.build import build_program
 from tileweave.backends.cuda.cpu.child import ChildOutcome, Finding, run_program
 from tileweave.backends.cuda.cpu.source import KernelSignature, Translation
@@ -18,7 +18,11 @@ from tileweave.backends.cuda.parameters import check_launch, host_array
 from tileweave.errors import BackendError
 
 MAIN = """
-namespace tw {{ void* argument_array(const char*, const char*, size_t, int); void write_arguments(); }}
+namespace tw {{
+void* argument_array(const char*, const char*, size_t, int);
+void* multicast_array(const char*, size_t, void* const*, size_t);
+void write_arguments();
+}}
 struct tw_any {{
   void* pointer; long long whole; double real; int kind;
   template <class T> TW_PLAIN operator T*() const {{ return (T*)pointer; }}
@@ -110,6 +114,8 @@ class Arguments:
             variable = self.array(table, name, device)
             self.lines += [f"  ((void**){variable})[{d}] = {p};" for d, p in enumerate(pointers)]
             return f"tw_any{{{variable}, 0, 0, 0}}"
+        if isinstance(value, Multicast):
+            return f"tw_any{{{self._multicast(value, name)}, 0, 0, 0}}"
         if isinstance(value, TensorMap):
             return self._map(value, name, device)
         if value is None:
@@ -126,8 +132,21 @@ class Arguments:
         raise BackendError(
             "run(text, .., arrays)",
             f"{name} is a {type(value).__name__}",
-            legal="an array, a number, TensorMap, Peers or PerDevice",
+            legal="an array, a number, TensorMap, Peers, Multicast or PerDevice",
         )
+
+    def _multicast(self, value: Multicast, name: str) -> str:
+        """One address for all devices, whichever launch asks for it."""
+        key = value.arrays[0].ctypes.data, -1
+        if key not in self.known:
+            pointers = [self.array(a, f"{name}[{d}]", d) for d, a in enumerate(value.arrays)]
+            self.known[key] = f"tw_multicast_{len(self.known)}"
+            made, given = self.known[key], f'"{name}", {value.arrays[0].nbytes}'
+            self.lines += [
+                f"  void* {made}_of[] = {{{', '.join(pointers)}}};",
+                f"  void* {made} = tw::multicast_array({given}, {made}_of, {len(pointers)});",
+            ]
+        return self.known[key]
 
     def _map(self, value: TensorMap, name: str, device: int) -> str:
         if isinstance(value.array, DeviceArray):

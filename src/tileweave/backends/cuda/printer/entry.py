@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tileweave.backends.cuda.arguments import Launch, Peers, PerDevice, TensorMap
+from tileweave.backends.cuda.arguments import Launch, Multicast, Peers, PerDevice, TensorMap
 from tileweave.backends.cuda.device import device_array
 from tileweave.backends.cuda.launch import run_all
 from tileweave.backends.cuda.printer.printer import text_and_places, together
@@ -154,14 +154,15 @@ def arguments(
     """What a launch is given for each parameter, and what is left to do afterwards: shards that were copied go back."""
     tensors = {t.name: t for t in (*kernel.params, *global_tensors(kernel))}
     called = {printed(name): name for name in tensors}
-    maps, devices = dict(program.maps), program.devices
+    maps, multicasts, devices = dict(program.maps), dict(program.multicast), program.devices
     axes = [axis for axis, _ in kernel.mesh]
     after: list[Callable[[], None]] = []
     parts: dict[str, tuple[Any, ...]] = {}
     given: dict[str, Any] = {}
     for parameter in program.parameters:
         box = maps.get(parameter.name)
-        name = box.tensor if box else called.get(parameter.name, parameter.name)
+        own = multicasts.get(parameter.name, parameter.name)
+        name = box.tensor if box else called.get(own, own)
         if name in axes:
             given[name] = PerDevice(tuple(range(devices))) if devices > 1 else 0
             continue
@@ -169,8 +170,8 @@ def arguments(
             parts[name] = _parts(tensors[name], named.get(name), devices, after)
         pieces = parts[name]
         shown = pieces if box is None else tuple(TensorMap(one, box.box, box.swizzle) for one in pieces)
-        if parameter.space == "peers":
-            given[parameter.name] = Peers(pieces)
+        if parameter.space in ("peers", "multicast"):
+            given[parameter.name] = (Peers if parameter.space == "peers" else Multicast)(pieces)
         else:
             given[parameter.name] = PerDevice(shown) if devices > 1 else shown[0]
     return given, after

@@ -38,6 +38,7 @@ _PLAIN = {
     "tw_barrier": _asm("tw_barrier", "int id, int threads", "bar.sync %0, %1;", '"r"(id), "r"(threads)'),
     "tw_mbarrier_fence": _asm("tw_mbarrier_fence", "", "fence.mbarrier_init.release.cluster;"),
     "tw_proxy_fence": _asm("tw_proxy_fence", "", "fence.proxy.async.shared::cta;"),
+    "tw_alias_fence": _asm("tw_alias_fence", "", "fence.proxy.alias;"),
     "tw_bulk_commit": _asm("tw_bulk_commit", "", "cp.async.bulk.commit_group;"),
     "tw_bulk_wait": _asm("tw_bulk_wait", "", "cp.async.bulk.wait_group %0;", '"n"(N)', _N),
     "tw_bulk_wait_read": _asm("tw_bulk_wait_read", "", "cp.async.bulk.wait_group.read %0;", '"n"(N)', _N),
@@ -144,12 +145,13 @@ def helper_name(name: str) -> str:
 def _words(operand: str, row: Atom, kind: str = "unsigned") -> tuple[str, int]:
     """The C++ type of an operand's registers and how many there are."""
     held = row[operand]
-    if held.dtype in ("f32", "f64", "s32"):
-        return {"f32": "float", "f64": "double", "s32": "int"}[held.dtype], held.registers
+    if held.dtype in ("f32", "f64", "s32", "u64"):
+        named = {"f32": "float", "f64": "double", "s32": "int", "u64": "unsigned long long"}
+        return named[held.dtype], held.registers
     return kind, held.registers
 
 
-_CONSTRAINT = {"float": "f", "double": "d", "int": "r", "unsigned": "r"}
+_CONSTRAINT = {"float": "f", "double": "d", "int": "r", "unsigned": "r", "unsigned long long": "l"}
 
 
 def _list(start: int, count: int) -> str:
@@ -172,6 +174,8 @@ def product_helper(name: str) -> tuple[tuple[str, ...], str]:
         return ("tw_shared",), _box(row)
     if row.family == "wgmma":
         return (), _wgmma(row)
+    if row.family == "multimem":
+        return (), _multicast(row)
     if row.family == "tcgen05.mma":
         opcode, inside = name.removesuffix(".tensor_a"), name.endswith(".tensor_a")
         first = "[%1]" if inside else "%1"
@@ -183,6 +187,17 @@ def product_helper(name: str) -> tuple[tuple[str, ...], str]:
     if row.family in ("tcgen05.ld", "tcgen05.st"):
         return (), _tensor_move(row)
     raise KeyError(name)
+
+
+def _multicast(row: Atom) -> str:
+    kind, count = _words("d", row)
+    outs = ", ".join(f'"={_CONSTRAINT[kind]}"(D[{i}])' for i in range(count))
+    into = _list(0, count) if count > 1 else "%0"
+    return (
+        f"{_HEAD}void {helper_name(row.name)}(void* d, const void* all) {{\n"
+        f"  {kind}* D = reinterpret_cast<{kind}*>(d);\n"
+        f'  asm volatile("{row.name} {into}, [%{count}];" : {outs} : "l"(all) : "memory");\n}}'
+    )
 
 
 def _tensor_move(row: Atom) -> str:

@@ -213,6 +213,11 @@ def _load(printer: _Printer, item: Instruction) -> str:
     width = target.count * BITS[target.buffer.dtype] // 8
     printer.need("tw_move")
     text = f"tw_move<{width}>({printer.pointer(target)}, {printer.pointer(source)});"
+    return _filled(printer, item, target, text)
+
+
+def _filled(printer: _Printer, item: Instruction, target: Slots, text: str) -> str:
+    """A load under its mask, which elsewhere gives what the instruction says."""
     if item.mask is None:
         return text
     dtype = target.buffer.dtype
@@ -226,6 +231,13 @@ def _load(printer: _Printer, item: Instruction) -> str:
     )
     other = f"tw_fill<{target.count}>({printer.pointer(target)}, ({TYPES[dtype]}){fill});"
     return f"if ({printer.condition(item.mask)}) {text}\nelse {other}"
+
+
+@_spells("multimem.")
+def _multicast(printer: _Printer, item: Instruction) -> str:
+    target, source = item.operands
+    call = f"{printer.atom(item.atom)}({printer.pointer(target)}, {printer.pointer(source)});"
+    return _filled(printer, item, target, call)
 
 
 @_spells("stmatrix")
@@ -369,6 +381,7 @@ _SIMPLE = {
     "wgmma.commit_group": "tw_wgmma_commit();",
     "wgmma.wait_group": "tw_wgmma_wait<{0}>();",
     "fence.proxy.async": "tw_proxy_fence();",
+    "fence.proxy.alias": "tw_alias_fence();",
     "fence.mbarrier_init": "tw_mbarrier_fence();",
     "mbarrier.init": "tw_mbarrier_init({0}, {1});",
     "mbarrier.expect_tx": "tw_mbarrier_expect({0}, {1});",
@@ -427,6 +440,8 @@ def _parameter(buffer: Buffer, written: frozenset[str]) -> str:
     kind = TYPES[buffer.dtype]
     if buffer.space == "value":
         return f"{kind} {buffer.name}"
+    if buffer.space == "multicast":
+        return f"const {kind}* {buffer.name}"
     if buffer.space == "peers":
         return f"{kind}* const* __restrict__ {buffer.name}"
     return f"{'' if buffer.name in written else 'const '}{kind}* __restrict__ {buffer.name}"

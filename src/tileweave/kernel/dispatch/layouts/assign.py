@@ -8,7 +8,7 @@ first, and the operator that wants the other converts it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tileweave.errors import BackendError, LayoutError
 from tileweave.kernel.dispatch.layouts import places
@@ -146,6 +146,8 @@ def _note(groups: _Groups, op: Op) -> None:
                 groups.memory.setdefault(source.name, []).append(out)
             if target is not None and isinstance(value, Region) and source is None and op.name in _ALIKE:
                 groups.memory.setdefault(target.name, []).append(value)
+            if target is not None and isinstance(value, Region) and source is None and op.name == "reduce":
+                groups.memory.setdefault(target.name, []).append(_reduced(value, op))
             continue
         if _plain(out) and not _plain(value) and op.name in _ALIKE and value.shape == out.shape:
             groups.parts.append((value, target.name))
@@ -159,6 +161,14 @@ def _note(groups: _Groups, op: Op) -> None:
             groups.join(target.name, source.name)
         elif op.name in _ALIKE and ones:
             groups.derived.append((target.name, source.name, ones))
+
+
+def _reduced(region: Region, op: Op) -> Region:
+    """The box of one term of each sum."""
+    axes = op.option("axes")
+    dims = {region.dims[axis] for axis in axes} if isinstance(axes, tuple) else set()
+    extent = tuple(1 if d in dims else n for d, n in enumerate(region.extent))
+    return replace(region, extent=extent, mask=tuple(1 if d in dims else n for d, n in enumerate(region.mask)))
 
 
 def _spread(groups: _Groups, found: dict[str, Holding]) -> None:

@@ -68,7 +68,7 @@ def access_of(item: Instruction, known: Mapping[str, Expr] = EMPTY) -> Traffic |
         return None
     if item.atom.startswith(("ldmatrix", "stmatrix")):
         width, lanes = 16, 8 * int(item.atom.split(".x")[1][0])
-    elif item.atom.startswith(("ld.", "st.")):
+    elif item.atom.startswith(("ld.", "st.", "multimem.")):
         slots = next(o for o in item.operands if isinstance(o, Slots))
         width, lanes = slots.count * BITS[slots.buffer.dtype] // 8, 32
     elif item.atom.startswith("cp.async.c") and len(item.operands) == 2:

@@ -59,7 +59,7 @@ struct Cell { Record write; uint32_t readers, split; uint32_t unused[2]; };
 static_assert(sizeof(Cell) == 32, "allocations reserve 32 bytes for each word");
 
 namespace {
-struct Who { const Clocks *known, *proxy; uint32_t block; unsigned lane; Clock clock; uint16_t flags; uint32_t site, first; const Fiber* fiber; const char* unit; };
+struct Who { const Clocks *known, *proxy; uint32_t block; unsigned lane; Clock clock; uint16_t flags; uint32_t site, first; const Fiber* fiber; const char* unit; const Clocks* alias = nullptr; };
 struct BlockFacts { uint3 index; unsigned threads; dim3 extent; uint32_t order; const char* kernel; };
 struct Sync { Clocks device, total; std::map<uint32_t, Clocks> block; };
 struct BankLog { std::map<uint32_t, std::array<std::vector<uint32_t>, 32>> sites; std::map<uint32_t, unsigned> width; size_t entries = 0; };
@@ -157,6 +157,8 @@ void visit(Cell& c, const void* p, bool read, bool write, const Who& w) {
   } else if (last.block >= w.first && last.block && (w.flags & ASYNC) && w.proxy && !(last.flags & ASYNC) && w.proxy->get(last.block, last.lane) < last.clock) {
     note("proxy-fence", sites[w.site], sites[last.site], "%s reaches %s, which %s wrote by ordinary stores, and no fence.proxy.async lies between", w.unit, place_of(p).c_str(), name_of(last.block, last.lane).c_str());
   }
+  if (w.alias && last.block && before(last.block, last.lane, last.clock, w) && !earlier(last.block, w) && w.alias->get(last.block, last.lane) < last.clock)
+    note("proxy-fence", sites[w.site], sites[last.site], "%s reads %s by a multicast address, %s wrote it by another, and no fence.proxy.alias lies between", name_of(w.block, w.lane).c_str(), place_of(p).c_str(), name_of(last.block, last.lane).c_str());
   if (write && c.readers) {
     for (auto& r : readers[c.readers])
       if (!earlier(r.block, w)) for (unsigned l = 0; l < 32; l++)
@@ -224,6 +226,7 @@ bool find(const void* p, size_t size, const Who& w, Cell** cells, uint8_t** vali
     return false;
   }
   long offset = (char*)p - a->base;
+  if (!a->members.empty()) fail("multicast", sites[w.site], "%s %s %s, a multicast address, by what is no multimem instruction", name_of(w.block, w.lane).c_str(), does, a->name.c_str());
   if (a->freed) fail("use-after-free", sites[w.site], "%s %s %s after it was freed", name_of(w.block, w.lane).c_str(), does, a->name.c_str());
   if (offset < 0 || offset + size > a->bytes) {
     note("out-of-bounds", sites[w.site], nullptr, "%s %s %zu bytes at byte %ld of %s, which has %zu", name_of(w.block, w.lane).c_str(), does, size, offset, a->name.c_str(), a->bytes);
@@ -318,6 +321,7 @@ void check_access(const void* p, size_t size, int flags, const void* pc) {
   }
   if (++f->steps > 4096) { f->pc = pc; yield(true); }
   Who w{&f->known, nullptr, f->block->uid, f->linear, f->clock, (uint16_t)(flags & (STRONG | BLOCK_SCOPE | VOLATILE | QUIET)), site_of(pc), f->block->grid->first_uid, f, nullptr};
+  if (flags & ALIAS) w.alias = &f->alias;
   if (Block* b = block_of_shared(p)) need_running(b, pc, "accesses");
   if (Block* b = block_of_shared(p)) if (b == f->block) log_bank(f, (char*)p - b->shared, size, w.site);
   if (flags & COMPARE) compared(p, size, f);

@@ -465,6 +465,7 @@ static void on_fault(int number, siginfo_t* info, void* context) {
   if (current && at >= current->stack - (long)STACK && at < current->stack + PAGE) fail("resources", pc, "%s overflows its stack of %zu bytes", who.c_str(), STACK);
   for (auto* a : allocations())
     if (at >= a->region && at < a->region + a->region_bytes) {
+      if (!a->members.empty()) fail("multicast", pc, "%s accesses %s, a multicast address, by what is no multimem instruction", who.c_str(), a->name.c_str());
       if (a->freed) fail("use-after-free", pc, "%s uses %s after it was freed", who.c_str(), a->name.c_str());
       long past = at - (a->base + a->bytes);
       fail("out-of-bounds", pc, "%s accesses %s %ld bytes %s", who.c_str(), a->name.c_str(), past >= 0 ? past : a->base - at, past >= 0 ? "past its end" : "before its beginning");

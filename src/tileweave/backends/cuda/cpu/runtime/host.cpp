@@ -2,6 +2,8 @@
 #include "include/cuda_runtime.h"
 #include "include/cuda.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <set>
 
@@ -255,6 +257,13 @@ void* argument_array(const char* name, const char* file, size_t bytes, int devic
   fclose(f);
   make_valid(a->base, bytes);
   arguments.push_back({name, a, bytes, file});
+  return a->base;
+}
+void* multicast_array(const char* name, size_t bytes, void* const* members, size_t count) {
+  Allocation* a = allocate(bytes, name, true, false, nullptr);
+  if (!a) fail("resources", nullptr, "no addresses for %s", name);
+  mprotect(a->region, a->region_bytes, PROT_NONE);       // only the memory of the members is real
+  for (size_t i = 0; i < count; i++) a->members.push_back((char*)members[i]);
   return a->base;
 }
 void write_arguments() {

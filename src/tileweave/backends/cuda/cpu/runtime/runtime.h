@@ -63,7 +63,7 @@ struct Fiber {
   std::vector<Task> copies, bulk; std::deque<std::vector<Task>> copy_groups, bulk_groups;
   unsigned batches_seen = 0, batches_waited = 0, cluster_phase = 0; bool wgmma_fenced = false; u64 tensor_after = 0, stores_after = 0; bool stores_open = false;
   unsigned steps = 0;                     // accesses since it was switched to
-  Clock clock = 1; Clocks known, proxy, fenced, fenced_block, pending, pending_block;
+  Clock clock = 1; Clocks known, proxy, alias, fenced, fenced_block, pending, pending_block;
   Clocks fenced_total, observed;          // of fences in the one order of all, __threadfence() and fence.sc: what barriers carry on
 };
 struct Block {
@@ -81,7 +81,7 @@ struct Grid {
   uint32_t first_uid, order_number = 0; unsigned places = 0; NamedBarrier barrier;
 };
 
-struct Allocation { char* base; size_t bytes; std::string name; const void* pc; int device; bool managed, host; uint8_t* valid; struct Cell* cells; char* region; size_t region_bytes; bool freed, heap = false; };
+struct Allocation { char* base; size_t bytes; std::string name; const void* pc; int device; bool managed, host; uint8_t* valid; struct Cell* cells; char* region; size_t region_bytes; bool freed, heap = false; std::vector<char*> members = {}; };   // members: a multicast address, of the memory of these
 
 #define TW_THREAD thread_local __attribute__((tls_model("initial-exec")))
 extern TW_THREAD Fiber* current;   // null on the host

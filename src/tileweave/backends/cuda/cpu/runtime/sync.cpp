@@ -346,6 +346,7 @@ void proxy_fence() {
   barrier_fence();
   if (checking) { current->proxy = snapshot(current); released(current); }
 }
+void alias_fence() { if (checking) { current->alias = snapshot(current); released(current); } }
 void access(const void* p, size_t size, int flags) {
   if (!current) return;
   if ((u64)p % size) fail("misaligned", TW_PC, "%s accesses %zu bytes at %p, which is no multiple", thread_name(current).c_str(), size, p);

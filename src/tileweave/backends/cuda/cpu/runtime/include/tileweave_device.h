@@ -104,12 +104,12 @@ u64 warp(int op, unsigned mask, u64 value = 0, unsigned lane = 0, unsigned segme
 unsigned active_mask();
 void cluster_arrive(), cluster_wait(), grid_sync();
 void fence(int scope, bool total = true);   // 0 block, 1 cluster, 2 device, 3 system; whether in one order of all
-void proxy_fence();
+void proxy_fence(), alias_fence();
 void pause();                // lets other threads run
 void trap(const char* what) __attribute__((noreturn));
 
 // --- atomics: the thread yields first, then the operation is whole
-enum Access { READ = 1, WRITE = 2, STRONG = 4, ACQUIRE = 8, RELEASE = 16, BLOCK_SCOPE = 32, SYSTEM_SCOPE = 64, NO_YIELD = 128, ASYNC = 256, COMPARE = 512, VOLATILE = 1024, QUIET = 2048 };
+enum Access { READ = 1, WRITE = 2, STRONG = 4, ACQUIRE = 8, RELEASE = 16, BLOCK_SCOPE = 32, SYSTEM_SCOPE = 64, NO_YIELD = 128, ASYNC = 256, COMPARE = 512, VOLATILE = 1024, QUIET = 2048, ALIAS = 4096 };
 void access(const void* p, size_t size, int flags);
 void changed();              // an atomic has changed memory: a thread that spins may go on
 template <class T, class F> TW_RAW T update(T* p, F f) {
@@ -148,6 +148,8 @@ struct GroupOperand { const u64* registers; u64 descriptor; bool transposed; int
 void wgmma(const Product&, void* const* d, bool keep, const GroupOperand& a, const GroupOperand& b);
 void wgmma_fence(), wgmma_commit(), wgmma_wait(int pending);
 void set_registers(unsigned count, bool more);
+
+void multicast_load(const Fragment&, const char* fn, u64* d, u64 address, int flags);   // of the memory of all devices
 
 // --- tensor memory: 128 lanes of 512 columns of 32 bits a block; products run in the order of their block
 void tensor_alloc(u64 shared, unsigned columns, bool pair), tensor_free(uint32_t at, unsigned columns, bool pair), tensor_relinquish();
