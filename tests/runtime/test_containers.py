@@ -204,3 +204,6 @@ def test_a_link_in_a_circle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.npy").symlink_to(tmp_path / "a.npy")
     with pytest.raises(StorageError, match=r"sink\(.*it leads nowhere"):
         io.check_targets([(io.target(tmp_path / "a.npy"), TensorType((2,), np.dtype("float32")))])
+    (tmp_path / "folder").symlink_to(tmp_path / "folder")
+    with pytest.raises(StorageError, match=r"sink\(.*it leads nowhere"):
+        io.check_targets([(io.target(tmp_path / "folder" / "a.npy"), TensorType((2,), np.dtype("float32")))])

@@ -208,7 +208,7 @@ _READY: dict[tuple[Any, ...], _Ready] = {}
 """By the identity of the graph, for as long as it lives, the threads that were asked for, and the keys of ``bind``."""
 
 
-def run(plan: Plan, found: Found, out: Sequence[Array | None]) -> list[Any] | None:
+def run(found: Found, out: Sequence[Array | None]) -> list[Any] | None:
     """The results of a run; None, and nothing has run, where an array is none that kernels take.
 
     Raises:

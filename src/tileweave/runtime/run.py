@@ -91,7 +91,7 @@ def run_plan(
         try:
             found = direct.executable(plan, prepared, bind or {}, count)
             if found is not None:
-                done = direct.run(plan, found, given)
+                done = direct.run(found, given)
                 if done is not None:
                     if keys is not None:
                         direct.ready(plan, prepared, keys, count, found)

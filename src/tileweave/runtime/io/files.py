@@ -9,6 +9,7 @@ URL is copied to an unnamed file of this host once, unless its format reads by r
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 import time
@@ -324,8 +325,11 @@ def where_it_lies(one: FileTarget) -> str:
     if "://" in one.path:
         return one.path
     try:
-        return str(Path(one.path).resolve())
-    except (OSError, RuntimeError) as error:  # which of them depends on the version of Python
+        whole = Path(one.path).resolve()
+        if any(part.is_symlink() for part in (whole, *whole.parents)):  # from 3.13 on, Python lets a circle stand
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        return str(whole)
+    except (OSError, RuntimeError) as error:  # RuntimeError before Python 3.13
         where = f"sink({one.path!r})"
         raise StorageError(where, f"it leads nowhere: {error}", legal="a path that leads to a file") from None
 

@@ -83,7 +83,7 @@ def uninitialised(program: Program, limit: int = STEP_LIMIT) -> Problem | None:
             if byte is not None:
                 return _problem(call.node, name, byte)
             open_questions = True
-    return _Flags(program, limit).first_problem() if open_questions else None
+    return _Flags("uninitialised(program)", program, limit).first_problem() if open_questions else None
 
 
 def unwritten(program: Program, tensor: str, elements: Iterable[int], limit: int = STEP_LIMIT) -> tuple[int, ...]:
@@ -271,12 +271,14 @@ def _tensor(program: Program, tensor: str) -> TensorSpec:
     if spec is None:
         facts = {"rule": "unwritten.tensor", "path": f"tensor {tensor!r}"}
         legal = ", ".join(spec.name for spec in program.tensors)
-        raise VerifyError("unwritten(program, tensor, ..)", f"there is no tensor {tensor!r}", legal=legal, facts=facts)
+        raise VerifyError(
+            "unwritten(program, tensor, elements)", f"there is no tensor {tensor!r}", legal=legal, facts=facts
+        )
     return spec
 
 
 def _enumerated(program: Program, tensor: str, elements: Iterable[int], limit: int) -> tuple[int, ...]:
-    flags = _Flags(program, limit)
+    flags = _Flags("unwritten(program, tensor, elements)", program, limit)
     flags.first_problem()
     written, width = flags.written[tensor], width_bytes(_tensor(program, tensor).dtype)
 
@@ -291,18 +293,16 @@ def _enumerated(program: Program, tensor: str, elements: Iterable[int], limit: i
 class _Flags:
     """A run whose memories hold, per byte, whether it holds a value and whether the program wrote it."""
 
-    def __init__(self, program: Program, limit: int) -> None:
+    def __init__(self, where: str, program: Program, limit: int) -> None:
         verify(program)
         steps = sum(call.steps for call in calls(program))
         if steps > limit:
-            raise Undecided(
-                "uninitialised(program)", f"the program takes {steps} steps, more than {limit}", facts={"bound": limit}
-            )
+            raise Undecided(where, f"the program takes {steps} steps, more than {limit}", facts={"bound": limit})
         reached_bytes = bounds(program)
         reached = sum(high - low for low, high in reached_bytes.values())
         if reached > BYTE_LIMIT:
             problem = f"the program reaches over {reached} bytes, more than {BYTE_LIMIT}"
-            raise Undecided("uninitialised(program)", problem, facts={"bound": BYTE_LIMIT})
+            raise Undecided(where, problem, facts={"bound": BYTE_LIMIT})
         self.program = program
         self.written: dict[str, Memory] = {}
         for spec in program.tensors:
