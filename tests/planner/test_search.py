@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from integer_program import exact
 
 from tileweave import graph as g
 from tileweave.backends.base import Decision
@@ -22,7 +23,7 @@ from tileweave.planner.loads import Loads
 from tileweave.planner.search.islands import searched_together
 from tileweave.planner.search.make import problem_of, tables_of
 from tileweave.planner.search.pareto import MUTATORS, Mutator, Pareto, register_mutator
-from tileweave.planner.search.solve import beam, cost_of, exact, polished, relaxed
+from tileweave.planner.search.solve import beam, cost_of, polished, relaxed
 from tileweave.planner.simulate import MODELS
 
 

@@ -27,7 +27,7 @@ def run_model(options: argparse.Namespace) -> None:
     from tileweave.frontends.onnx import load
 
     model = load(options.program, bind=_bindings(options.bind or []))
-    arrays = _arrays(options.arguments, model, options.command)
+    arrays = _arrays(options.arguments, model)
     if isinstance(model, SymbolicModel):
         model = model.at(**model.extents(**arrays))
     results: list[Any] = list(model.outputs.values())
@@ -86,7 +86,7 @@ def _bindings(words: list[str]) -> dict[str, Any]:
     return made
 
 
-def _arrays(words: list[str], model: Model | SymbolicModel, command: str) -> dict[str, Any]:
+def _arrays(words: list[str], model: Model | SymbolicModel) -> dict[str, Any]:
     """The arrays of the inputs, each from its file; an input of one model needs no name."""
     made = {}
     for word in words:

@@ -28,7 +28,9 @@ from tileweave.index.trees import symbols_of
 EXHAUSTIVE_LIMIT = 1 << 24
 """Points up to which every point is tried, unless the caller says otherwise."""
 CHUNK = 1 << 18
+"""Points tried at once: an array of 2 MiB per node of the expressions."""
 SAMPLES = 1 << 12
+"""Points drawn at once, where there are too many to try all."""
 MEMORY = 1 << 12
 """Conditions whose proof is remembered: a kernel's layouts ask for the range of the same index again and again."""
 REACH = 40

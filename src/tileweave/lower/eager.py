@@ -401,7 +401,7 @@ class Contraction:
             return self._stepwise(arrays)
         steps = self._compiled(arrays, out)
         if steps:
-            return _into(steps)(*given)
+            return _into(steps, None)(*given)
         out[...] = self._stepwise(arrays)
         return out
 
@@ -545,7 +545,7 @@ def _quick(steps: tuple[_Step, ...], about: Sequence[tuple[Any, ...]]) -> _Quick
     return None if run is None else (step.new, run)
 
 
-def _into_new(steps: tuple[_Step, ...], quick: _Quick | None = None) -> Call:
+def _into_new(steps: tuple[_Step, ...], quick: _Quick | None) -> Call:
     """The kernels on arrays whose types, shapes and strides are known to fit, into a new array."""
 
     def call(*arrays: Array) -> Array:
@@ -576,7 +576,7 @@ def _alone(steps: tuple[_Step, ...]) -> bool:
     return len(steps) == 1 and steps[0].inputs == tuple(range(len(steps[0].inputs)))
 
 
-def _into(steps: tuple[_Step, ...], quick: _Quick | None = None) -> Call:
+def _into(steps: tuple[_Step, ...], quick: _Quick | None) -> Call:
     """The kernels on arrays whose types, shapes and strides are known to fit, into the one that comes behind them."""
     before, last = steps[:-1], steps[-1]
     run_on = quick[1] if quick else last.kernel.run_on

@@ -74,7 +74,7 @@ def candidates(operation: Operation, count: int) -> list[Grid]:
     if count == 1 or operation.signature is None or index.size <= 1:
         return [whole]
     fixed = uncut(operation)
-    for parts in range(count, 1, -1):
+    for parts in range(count, 1, -1):  # where no grid of all machines fits the index, some stay idle
         grids = [
             grid
             for grid in _factorizations(parts, index.rank)
@@ -145,7 +145,7 @@ def _following(operation: Operation, sharding: Sharding, made: Mapping[Operation
             continue
         before = made[producer]
         if before.where.run:
-            continue
+            continue  # runs go over the borders of dimensions: a wave of them is no cut of one
         held = output_placement(producer, tensor.output, before.where) if before.stage == "block" else before.where
         projection = signature.input(name)
         turns = [1] * operation.index.rank
@@ -155,7 +155,7 @@ def _following(operation: Operation, sharding: Sharding, made: Mapping[Operation
             moved = [k for k, c in enumerate(row) if c]
             if len(moved) == 1 and row[moved[0]] == 1 and extent == 1 and sharding.digits[moved[0]] == digits:
                 turns[moved[0]] = waves
-        if prod(turns) > 1 and prod(turns) == prod(held.waves):
+        if prod(turns) > 1 and prod(turns) == prod(held.waves):  # else a wave would wait for several of what it reads
             return replace(sharding, waves=tuple(turns))
     return None
 
@@ -183,7 +183,7 @@ def _spread(operation: Operation, parts: Sequence[int], waves: int) -> list[int]
     """More parts along every dimension in turn, the longest blocks first: small blocks of a contraction."""
     out, shape = list(parts), operation.index.shape
     while waves > 1:
-        free = [k for k, n in enumerate(shape) if n >= 2 * out[k] and k not in uncut(operation)]
+        free = [k for k, n in enumerate(shape) if n >= 2 * out[k] and k not in uncut(operation)]  # no block is empty
         if not free:
             break
         longest = max(free, key=lambda k: shape[k] / out[k])

@@ -166,7 +166,7 @@ class _Writer:
         roots = self.resident_a() if c.a_resident else self.resident_b()
         names = [self.a, self.b, self.out]
         for mode in reversed(c.batch):
-            moves = self.moved(dict(zip(names, mode.strides, strict=True)), mode)
+            moves = self.moved(dict(zip(names, mode.strides, strict=True)))
             roots = [self.loop(self.axis("batch", mode.extent, moves), roots, "parallel")]
         offsets = dict(zip(names, c.offsets, strict=True))
         if self.start:
@@ -195,7 +195,7 @@ class _Writer:
         verify(program)
         return program
 
-    def moved(self, strides: dict[str, int], mode: Mode) -> dict[str, int]:
+    def moved(self, strides: dict[str, int]) -> dict[str, int]:
         """Strides with those of what the output starts from, which moves as the output does or not at all."""
         if self.start:
             same = [m for m in self.op.modes if m.strides[2] and abs(m.strides[2]) == abs(strides.get(self.out, 0))]
@@ -221,7 +221,7 @@ class _Writer:
             moves = {self.a: self.k.strides[0], self.b: self.k.strides[1]}
         else:
             mode, operand = (self.m, self.a) if which == "m" else (self.n, self.b)
-            moves = self.moved({operand: mode.strides[0], self.out: mode.strides[1]}, mode)
+            moves = self.moved({operand: mode.strides[0], self.out: mode.strides[1]})
         return {t: step * s for t, s in moves.items()}, {t: begin * s for t, s in moves.items()}
 
     def over(self, which: str, part: _Blocks, name: str, packed: dict[str, int] | None = None) -> str:

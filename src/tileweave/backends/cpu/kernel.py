@@ -447,6 +447,7 @@ _SMALL_BLOCK = 1 << 16
 
 _KERNELS: OrderedDict[tuple[Any, ...], CpuKernel] = OrderedDict()
 _KERNELS_KEPT = 1024
+"""Of those asked for last; code that no kernel holds any more is unmapped."""
 _LOCK = threading.Lock()
 
 

@@ -26,6 +26,7 @@ from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Merged, MergedOp, Mode
 
 _SIZES_KEPT = 1024
+"""Of a family: a model that meets ever new extents must not fill the memory with what gives their kernels."""
 
 Size = tuple[int, tuple[int, ...]]
 """An axis' extent, and its bytes per tensor of the program."""

@@ -17,6 +17,7 @@ from tileweave.index.normal.poly import Monomial, Poly, is_constant
 Sample = tuple[int | None, ...]
 """A value at each of a few points, which refute most of what no proof can show."""
 POINTS = 6
+"""As many as `_drawn` has kinds of values for."""
 LONGEST_SAMPLE = 512
 """Bits of a value at a point beyond which it is not followed."""
 Key = frozenset[tuple[tuple[int, ...], int]]

@@ -16,6 +16,7 @@ Poly = dict[Monomial, int]
 
 ONE: Monomial = ()
 MOST_DIVISION_STEPS = 64
+"""Each takes one term out and may bring others in; stopping early is right: ``p == d * q + r`` holds all along."""
 
 
 def constant(value: int) -> Poly:

@@ -36,6 +36,7 @@ TRUE, FALSE = equal(const(0), 0), unequal(const(0), 0)
 MOST_TERMS = 64
 """Terms of an expanded product beyond which it is kept factored."""
 HIGHEST_DEGREE = 12
+"""Of a product beyond which it is one atom: repeated squaring would double the degree each time."""
 MOST_ATOMS = 64
 """Atoms under a branch of a select beyond which the condition is not used in it."""
 WIDEST_SEARCH = 8

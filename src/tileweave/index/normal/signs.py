@@ -34,6 +34,7 @@ FEWEST_STEPS = 6
 MOST_FACTS = 3
 """Given facts that one proof adds up."""
 STEPS_IN_ALL = 20_000
+"""Under one set of facts."""
 
 
 def positive(facts: Facts, p: Poly) -> bool:

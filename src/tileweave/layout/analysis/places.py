@@ -351,9 +351,9 @@ class Places:
             )
         return np.asarray(found[:, 0])
 
-    def coordinate(self, element: int, replica: int, least: int = 0) -> Coord:
-        """One place as a coordinate, on the levels from `least` outwards."""
-        return Coord(tuple((self.names[k], int(self.at[element, replica, k])) for k in self.columns(least)))
+    def coordinate(self, element: int, replica: int) -> Coord:
+        """One place as a coordinate."""
+        return Coord(tuple((self.names[k], int(self.at[element, replica, k])) for k in self.columns(0)))
 
     def flat(self, state: State) -> np.ndarray[Any, Any]:
         """All slots of all agents, in order."""

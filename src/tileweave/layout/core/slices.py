@@ -283,14 +283,9 @@ def _assemble(
     return Piece(tuple(b for b, _ in box), tuple(t for _, t in box), whole)
 
 
-def _cut_interval(
-    block: tuple[Iter, ...],
-    begin: int,
-    extent: int,
-    size: int,
-    where: str = "slice_pieces(layout, shape, begin, extent)",
-) -> tuple[list[tuple[int, int]], bool]:
+def _cut_interval(block: tuple[Iter, ...], begin: int, extent: int, size: int) -> tuple[list[tuple[int, int]], bool]:
     """The fewest intervals that are layouts, as (begin, extent), and whether that is proved."""
+    where = "slice_pieces(layout, shape, begin, extent)"
     if not isinstance(_interval(block, begin, extent, size, where)[0], Witness):
         return [(begin, extent)], True
     rows = _Runs.of(block, size)

@@ -240,7 +240,7 @@ class TemplateFilling:
         order = range(len(self.uses))  # as Jinja2 met them, those inside others' words included
         self._find_scopes(order)
         self._simplify(order)
-        ready, bases = self._program(order)
+        ready, bases = self._program()
         self._assign(ready, bases)
         arguments = self._arguments(ready)
         pieces: dict[int, str] = {}
@@ -310,7 +310,7 @@ class TemplateFilling:
             text = name if kind == "offset" else f"{name}.mask"
             self.parts[name, kind] = IndexPart(text, before, after, self.source.given)
 
-    def _program(self, order: Sequence[int]) -> tuple[Printable, dict[Expr, Expr]]:
+    def _program(self) -> tuple[Printable, dict[Expr, Expr]]:
         """The expressions ready to print; in loops as base + step * counter, and symbol -> base."""
         bases: dict[Expr, Expr] = {}
         taken = {str(s) for s in symbols_of(part.before for part in self.parts.values())}

@@ -33,6 +33,7 @@ from tileweave.space import Box
 
 Size = Callable[[Sequence[int]], float]
 MOST_MESHES = 4
+"""Of a graph of many operations: every mesh adds shardings to each of them, and neighbours are costed pair by pair."""
 FEW_OPERATIONS = 40
 """Graphs of up to so many operations are offered twice as many meshes, and every power of two of waves."""
 MOST_SHARDINGS = 64

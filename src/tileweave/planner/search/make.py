@@ -129,6 +129,7 @@ def search(problem: PlanRequest) -> tuple[Plan, Simulation]:
     known, order = Loads(), problem.objective.order
     tried, fitting = _looked_at(problem, known)
     with_steps = with_copies(problem.graph)
+    # a copy between a file and the sink that stores it can have waves of its own, so that each chunk is read once
     if with_steps is not None and _reads_again(problem.graph, [plan for _, plan, _ in fitting]):
         more, better = _looked_at(replace(problem, graph=with_steps), known)
         tried, fitting = tried + more, fitting + better
@@ -158,7 +159,7 @@ def _looked_at(problem: PlanRequest, known: Loads) -> tuple[_Tried, _Fitting]:
                 if all(peak <= limit for peak, limit in zip(tried[-1][1].machines, budgets, strict=True)):
                     result = simulate(offer.plan, known, problem.model)
                     fitting.append((offer.label, with_costs(offer.plan, result), result))
-                    break
+                    break  # what spills more than it must is no faster
         if fitting and not problem.objective.waves:
             further += 1
             plans = [plan for _, plan, _ in fitting if not any(step.spilled for step in plan.steps)]

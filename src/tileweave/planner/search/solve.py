@@ -1,10 +1,10 @@
 """The additive part of the search: one candidate per node, so that the sum of table entries is small.
 
-Three solvers of one problem. The beam goes through the nodes in order and keeps the best partial choices; it is exact
+Two solvers of one problem. The beam goes through the nodes in order and keeps the best partial choices; it is exact
 where few values are alive at a time (chains, trees). Dual ascent takes graphs of any shape and a thousand nodes, and
-says how far from the optimum its answer can be. The integer program is exact everywhere; it takes longer.
+says how far from the optimum its answer can be. The tests compare both with an integer program.
 
-Source: own; the program's form after the strategy graphs of alpa, with flows on edges, whose relaxation is tight.
+Source: own; the problem's form after the strategy graphs of alpa, with flows on edges, whose relaxation is tight.
 """
 
 from __future__ import annotations
@@ -169,64 +169,3 @@ def cost_of(tables: Tables, weigh: Weigh, chosen: Sequence[int]) -> float:
     alone, pairs = tables.weighed(weigh)
     total = sum(float(row[k]) for row, k in zip(alone, chosen, strict=True))
     return total + sum(float(p[chosen[e.maker], chosen[e.reader]]) for e, p in zip(tables.edges, pairs, strict=True))
-
-
-def exact(tables: Tables, weigh: Weigh, *, seconds: float = 60.0, gap: float = 1e-4) -> Solved:
-    """The best choice by integer programming (HiGHS), with the gap that it certifies.
-
-    Args:
-        tables: candidates and costs.
-        weigh: what is added up.
-        seconds: limit of time; the best choice until then is returned.
-        gap: relative gap at which the solver may stop.
-    """
-    from scipy.optimize import LinearConstraint, milp  # type: ignore[import-untyped]
-    from scipy.sparse import coo_array  # type: ignore[import-untyped]
-
-    alone, pairs = tables.weighed(weigh)
-    starts = np.cumsum([0, *(len(a) for a in alone)])
-    bases = int(starts[-1]) + np.cumsum([0, *(p.size for p in pairs)])
-    cost = np.concatenate([*alone, *(p.reshape(-1) for p in pairs)]) if alone else np.zeros(0)
-    scale = float(cost.max()) or 1.0
-    rows: list[Any] = []
-    columns: list[Any] = []
-    values: list[Any] = []
-    right: list[float] = []
-
-    def row(entries: Sequence[tuple[Any, float]], equals: float) -> None:
-        for at, value in entries:
-            at = np.atleast_1d(at)
-            rows.append(np.full(len(at), len(right)))
-            columns.append(at)
-            values.append(np.full(len(at), value))
-        right.append(equals)
-
-    for number in range(len(alone)):
-        row([(np.arange(starts[number], starts[number + 1]), 1.0)], 1.0)
-    for edge, pair, base in zip(tables.edges, pairs, bases, strict=False):
-        grid = base + np.arange(pair.size).reshape(pair.shape)
-        for k in range(pair.shape[0]):
-            row([(grid[k], 1.0), (starts[edge.maker] + k, -1.0)], 0.0)
-        for k in range(pair.shape[1]):
-            row([(grid[:, k], 1.0), (starts[edge.reader] + k, -1.0)], 0.0)
-    size = len(cost)
-    matrix = coo_array(
-        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=(len(right), size)
-    )
-    whole = np.zeros(size)
-    whole[: starts[-1]] = 1
-    found = milp(
-        cost / scale,
-        constraints=LinearConstraint(matrix.tocsr(), right, right),
-        integrality=whole,
-        bounds=(0, 1),
-        options={"time_limit": seconds, "mip_rel_gap": gap},
-    )
-    if found.x is None:
-        best = beam(tables, weigh)[0]
-        return Solved(best.chosen, best.cost)
-    chosen = tuple(int(np.argmax(found.x[starts[n] : starts[n + 1]])) for n in range(len(alone)))
-    total = sum(float(a[k]) for a, k in zip(alone, chosen, strict=True))
-    total += sum(float(p[chosen[e.maker], chosen[e.reader]]) for e, p in zip(tables.edges, pairs, strict=True))
-    least = float(found.mip_dual_bound) * scale if found.mip_dual_bound is not None else None
-    return Solved(chosen, total, None if least is None else max(0.0, (total - least) / total) if total else 0.0)

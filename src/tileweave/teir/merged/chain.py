@@ -146,7 +146,7 @@ def _fill(op: MergedOp, o: int, kind: str, guard: Guard, number: float = 0.0) ->
 def _begun(before: list[Step], step: MergedOp, program: Program) -> MergedOp:
     """The operation, with reductions that start at the neutral elements written before it, which are taken away."""
     if not _free(step, program):
-        return step
+        return step  # its points read what others write: what lies there before is part of the meaning
     stages = list(step.stages)
     for k, stage in enumerate(stages):
         if stage.kind in MONOIDS and stage.fresh is None:
@@ -164,11 +164,11 @@ def _fill_of(before: list[Step], step: MergedOp, stage: Stage, program: Program)
     out = step.operands[stage.output]
     for one in reversed(before):
         if not isinstance(one, MergedOp):
-            return None
+            return None  # a loop: what it writes is not looked into
         if _fills(one) and (one.stages[0].kind, region(one, 0)) == wanted:
             return one
         if any(j == out or may_alias(program, j, out) for j in one.operands):
-            return None
+            return None  # between the two, it may read the neutral elements or write others
     return None
 
 
@@ -192,7 +192,7 @@ def _joined(before: MergedOp, step: MergedOp, program: Program) -> MergedOp | No
         return None
     first, second = _modes(before), _matching(_modes(step), [mode.extent for mode in _modes(before)])
     if second is None or _crossed(before, program) or _crossed(step, program):
-        return None
+        return None  # a transpose moves whole lines alone, and would take single elements in a chain
     places: dict[tuple[int, int, tuple[int, ...]], int] = {}
     numbers = [
         [
@@ -250,7 +250,7 @@ def _absorbed(loop: Loop, program: Program) -> MergedOp | None:
     if len(loop.body) > 1 or not isinstance(op, MergedOp) or not op.stages:
         return None
     if any(term.axis == axis.id for term in op.guard):
-        return None
+        return None  # it runs in some iterations only, and a chain visits all points
     mode = Mode(axis.extent, tuple(0 if o in op.dropped else axis.strides[j] for o, j in enumerate(op.operands)))
     stages = [_around(stage, axis, still=not mode.strides[stage.output]) for stage in op.stages]
     if None in stages:

@@ -71,10 +71,9 @@ class _Merger:
             return tuple(steps)
         kept: list[Step] = []
         for step in steps:
-            fused = None
-            if kept:
-                fused = _with_zero(kept[-1], step) or _with_relu(kept[-1], step)
-                fused = fused or _with_start(kept[-1], step, self.program)
+            before, fused = kept[-1] if kept else None, None
+            if isinstance(before, MergedOp) and isinstance(step, MergedOp):
+                fused = _with_zero(before, step) or _with_relu(before, step) or _with_start(before, step, self.program)
             if fused is not None:
                 kept[-1] = fused
             else:
@@ -125,13 +124,8 @@ def _moving(op: MergedOp) -> tuple[Mode, ...]:
     return tuple(mode for mode in op.modes if mode.extent > 1 and mode.strides[out] != 0)
 
 
-def _with_zero(before: Step, step: Step) -> MergedOp | None:
-    if not (
-        isinstance(before, MergedOp)
-        and isinstance(step, MergedOp)
-        and before.kind == "Zero"
-        and step.kind == "Contraction"
-    ):
+def _with_zero(before: MergedOp, step: MergedOp) -> MergedOp | None:
+    if before.kind != "Zero" or step.kind != "Contraction":
         return None
     condition = minus(before.guard, step.guard)
     same = _written(before) == _written(step) and injective(_moving(step), 2, step.width_bytes)
@@ -140,13 +134,8 @@ def _with_zero(before: Step, step: Step) -> MergedOp | None:
     return replace(step, init=condition)
 
 
-def _with_relu(before: Step, step: Step) -> MergedOp | None:
-    if not (
-        isinstance(before, MergedOp)
-        and isinstance(step, MergedOp)
-        and before.kind == "Contraction"
-        and step.kind == "ReLU"
-    ):
+def _with_relu(before: MergedOp, step: MergedOp) -> MergedOp | None:
+    if before.kind != "Contraction" or step.kind != "ReLU":
         return None
     condition = minus(step.guard, before.guard)
     in_place = step.operands[0] == step.operands[1] == before.operands[2]
@@ -156,14 +145,9 @@ def _with_relu(before: Step, step: Step) -> MergedOp | None:
     return replace(before, relu=condition)
 
 
-def _with_start(before: Step, step: Step, program: Program) -> MergedOp | None:
+def _with_start(before: MergedOp, step: MergedOp, program: Program) -> MergedOp | None:
     """A contraction whose output starts as a copy of what moves as the output does, or not at all."""
-    if not (
-        isinstance(before, MergedOp)
-        and isinstance(step, MergedOp)
-        and before.kind == "Copy"
-        and step.kind == "Contraction"
-    ):
+    if before.kind != "Copy" or step.kind != "Contraction":
         return None
     condition = minus(before.guard, step.guard)
     same = _written(before) == _written(step) and injective(_moving(step), 2, step.width_bytes)
@@ -213,32 +197,32 @@ def _absorbed(loop: Loop) -> MergedOp | None:
     if _self_reading(op):
         return None
     if op.init is None and op.relu is None:
-        return merged
+        return merged  # it adds to what the output holds: one more axis of any kind is more terms
     still = mode.strides[2] == 0 or mode.extent == 1
     if len(op.operands) > 3 and mode.strides[3] not in (0, mode.strides[2]):
-        return None
+        return None  # what the output starts as would move otherwise than the output does
     init, relu = op.init, op.relu
     if still and mode.extent > 1:
         # one more contracted axis: initialised at its first index, finished at its last, or not at all
-        return _contracted(merged, axis, mode.extent)
+        return _contracted(merged, axis)
     if any(term.axis == axis.id for term in (*(init or ()), *(relu or ()))):
         if mode.extent > 1:
-            return None
+            return None  # some elements would be initialised, others not: an operation does all or none
         init = None if init is None else tuple(t for t in init if t.axis != axis.id)
         relu = None if relu is None else tuple(t for t in relu if t.axis != axis.id)
     if not injective(_moving(merged), 2, merged.width_bytes):
-        return None
+        return None  # a later step would initialise an element that an earlier one has summed
     return replace(merged, init=init, relu=relu)
 
 
-def _contracted(merged: MergedOp, axis: Axis, extent: int) -> MergedOp | None:
+def _contracted(merged: MergedOp, axis: Axis) -> MergedOp | None:
     init, relu = merged.init, merged.relu
     if init is not None:
         if First(axis.id) not in init or Last(axis.id) in init:
-            return None
+            return None  # at each index, or at the last one, it would throw away what was summed before
         init = tuple(t for t in init if t != First(axis.id))
     if relu is not None:
         if Last(axis.id) not in relu or First(axis.id) in relu:
-            return None
+            return None  # it would clip partial sums
         relu = tuple(t for t in relu if t != Last(axis.id))
     return replace(merged, init=init, relu=relu)

@@ -161,7 +161,7 @@ def _joined(edit: Edit, node: Id, *, behind: bool) -> Program:
     if operation(edit.primitives[target.primitive].operation).contracted:
         raise edit.refuse(f"node {node!r} reduces")
     visit = edit.visit(node)
-    root, above = _own_root(edit, visit)
+    root, above = _own_root(visit)
     own = [loop.axis for loop in visit.path[len(above) :]]
     line: list[Node] = [*visit.path[len(above) :], target]
     guard = tuple(dict.fromkeys(term for around in line for term in around.guard))
@@ -194,7 +194,7 @@ def _joined(edit: Edit, node: Id, *, behind: bool) -> Program:
     return result
 
 
-def _own_root(edit: Edit, visit: Visit) -> tuple[Id, tuple[Iteration, ...]]:
+def _own_root(visit: Visit) -> tuple[Id, tuple[Iteration, ...]]:
     """The outermost node that holds nothing but the step, and the loops above it."""
     root, above = visit.node.id, visit.path
     while above and len(above[-1].children) == 1:
@@ -205,7 +205,7 @@ def _own_root(edit: Edit, visit: Visit) -> tuple[Id, tuple[Iteration, ...]]:
 def _step(edit: Edit, visit: Visit, target: Invocation) -> _Step:
     """The step's indices, as few as they can be; refused where two of them meet in a byte of the output."""
     primitive = edit.primitives[target.primitive]
-    _, above = _own_root(edit, visit)
+    _, above = _own_root(visit)
     tensors = tuple(edit.program.position(name) for name in operands_of(primitive, edit.program))
     axes = [edit.axes[loop.axis] for loop in visit.path[len(above) :]]
     axes += [edit.axes[id] for _, ids in primitive.axes for id in ids]

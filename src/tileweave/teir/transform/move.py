@@ -181,7 +181,7 @@ def pack(
     _refuse_others(edit, visit, at, tensor, {loop.axis for loop in above})
 
     j = program.position(tensor)
-    order = _order(edit, region, len(below), j) if order is None else _checked(edit, region, j, tuple(order))
+    order = _order(region, len(below), j) if order is None else _checked(edit, region, j, tuple(order))
     width = width_bytes(program.tensors[j].dtype)
     if writes:
         _refuse_overlap(edit, _moving(region, j), j, width)
@@ -283,7 +283,7 @@ def _moving(region: Sequence[Axis], j: int) -> list[Axis]:
     return [axis for axis in region if axis.extent > 1 and axis.strides[j]]
 
 
-def _order(edit: Edit, region: Sequence[Axis], iterated: int, j: int) -> tuple[Id, ...]:
+def _order(region: Sequence[Axis], iterated: int, j: int) -> tuple[Id, ...]:
     outer, inner = _moving(region[:iterated], j), _moving(region[iterated:], j)
     return tuple(axis.id for axis in (*outer, *sorted(inner, key=lambda axis: -abs(axis.strides[j]))))
 

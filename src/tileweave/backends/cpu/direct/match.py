@@ -171,14 +171,15 @@ def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolu
     steps = form.body
     ops = [step for step in steps if isinstance(step, MergedOp) and not step.guard]
     if len(ops) != len(steps) or not 1 <= len(ops) <= 2:
-        return None
+        return None  # loops or guards are left, around which the nest calls code for each operation
     product_op, chain = ops[0], ops[1] if len(ops) == 2 else None
     specs = form.program.tensors
+    # sums begin at zero in registers and are stored once: there is no code that adds to what the output holds
     plain = product_op.kind == "Contraction" and len(product_op.operands) == 3 and product_op.init == ()
     if not plain or product_op.relu is not None or product_op.operands[2] in product_op.operands[:2]:
         return None
     if len({specs[j].dtype for op in ops for j in op.operands}) != 1:
-        return None
+        return None  # one width of vectors throughout: nothing is converted on the way
     one = element(specs[product_op.operands[2]].dtype)
     if not (one.floating and one.plain) or target.lanes(one.width_bytes) < 4:
         return None
@@ -188,6 +189,7 @@ def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolu
         found = _sorted(product_op, x, chain, one, target)
         if found is None:
             continue
+        # `Packing.arranged` reads the whole array upwards from its first element
         constant = specs[found.tensors[1]].name in packed and found.offsets[1] == 0
         ahead = found.filters[1] >= 0 and all(mode.strides[1] >= 0 for mode in found.outer)
         found = replace(found, packed=constant and ahead and all(place >= 0 for _, place in found.terms))
@@ -279,7 +281,7 @@ def _sorted(op: MergedOp, x: int, chain: MergedOp | None, one: Element, target: 
     best, outer = filters[:1], outer + filters[1:]
     modes_of_sums = tuple(mode for mode, _ in terms)
     if chain is None and not _windowed(op, x):
-        return None  # a matrix product
+        return None  # a matrix product, which `gemm` blocks for the caches
     extras = {}
     for o in others:
         along = tuple(moves[o] for _, moves in outer)

@@ -201,7 +201,10 @@ def lies_in_panels(dims: tuple[Mode, ...], contracted: Contracted, element: Elem
     return run if dims[0].strides[1] == width and contracted.stride(1) == run * width else 0
 
 
+PARALLEL_FLOPS = 500_000
+"""Work from which threads share a contraction."""
 _TINY, _MANY = 16**3, 16
+"""Multiplications of a tiny product, at most, and how many products are many; figures in `are_tiny`."""
 
 
 def are_tiny(modes: Sequence[Mode]) -> bool:

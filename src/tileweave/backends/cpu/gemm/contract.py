@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.gemm.block import BlockWriter
-from tileweave.backends.cpu.gemm.blocking import ProductBlocking, with_sizes
+from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, with_sizes
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.gemm.micro import multiply_add
 from tileweave.backends.cpu.gemm.tiny import emit_straight, straight
@@ -31,7 +31,6 @@ PARAMETERS = [
     ("i1", "relu"),
     ("ptr", "start"),
 ]
-_PARALLEL_FLOPS = 500_000
 """Contractions of less work than this run on one thread."""
 
 
@@ -77,7 +76,7 @@ def emit_contraction(
     """
     decided = block_product(op, elements, target, threads, settings)
     if module.sizes is None and not start and straight(decided):
-        several = threads > 1 and decided.flops >= _PARALLEL_FLOPS
+        several = threads > 1 and decided.flops >= PARALLEL_FLOPS
         how = emit_straight(module, target, name, PARAMETERS, op, decided, parallel=several)
         return (*decided.explain(names), how)
     block = BlockWriter(module, target, name, op, decided, start)
@@ -300,7 +299,7 @@ class _Emitter:
         def one(index: Value, _: list[str]) -> None:
             f.call(name, f"ptr {frame}", f"i64 {index}", "i64 %thread")
 
-        several = f.both(f.above(self.cut.flops, _PARALLEL_FLOPS - 1), f.above(count, 1)) if self.parallel else 0
+        several = f.both(f.above(self.cut.flops, PARALLEL_FLOPS - 1), f.above(count, 1)) if self.parallel else 0
         f.when(several, lambda: run_tasks(f, name, frame, count), lambda: f.loop(0, count, one))
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from tileweave.backends.cpu.gemm.blocking import ProductBlocking, ReadFrom
+from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom
 from tileweave.backends.cpu.gemm.micro import multiply_add
 from tileweave.backends.cpu.gemm.panels import Panels
 from tileweave.backends.cpu.llvm import vectors
@@ -37,7 +37,6 @@ _LEAST = (2, 3), (4, 8), (8, 12)
 takes 33 us so and 106 in packed panels, 206 x 110 x 20 by four 152 and 155, 206 x 110 x 31 by eight 296 and 515."""
 _SUMS = 8
 """Sums that must be under way for a core to multiply and add in each cycle."""
-_PARALLEL_FLOPS = 500_000
 
 
 def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlocking | None:
@@ -73,7 +72,8 @@ def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlockin
     wide = replace(columns, width=nr, lanes=1 << (nr - 1).bit_length())
     tall = replace(rows, width=mr, lanes=1)
     row_panels, column_panels = tall.panels, wide.panels
-    if threads > 1 and c.flops > _PARALLEL_FLOPS and c.batches < 4 * threads:
+    if threads > 1 and c.flops > PARALLEL_FLOPS and c.batches < 4 * threads:
+        # the side with many is shared: each thread reads the few once, and its own part of the matrix alone
         parts = -(-4 * threads // c.batches)
         if m <= _FEW_ROWS:
             column_panels = -(-column_panels // parts)
@@ -96,7 +96,7 @@ def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlockin
 def _cut_sweep(c: ProductBlocking, lanes: int, threads: int) -> ProductBlocking:
     """A vector times a matrix that is dense along its rows: each thread takes some columns of it."""
     wide = replace(c.columns, width=_SWEEP * lanes, lanes=lanes)
-    parts = threads if threads > 1 and c.flops > _PARALLEL_FLOPS and c.batches < 4 * threads else 1
+    parts = threads if threads > 1 and c.flops > PARALLEL_FLOPS and c.batches < 4 * threads else 1
     panels = -(-wide.panels // parts)
     a, b = ReadFrom.IN_PLACE, ReadFrom.SWEPT
     return replace(c, columns=wide, kc=c.contracted.total, row_panels=1, column_panels=panels, a=a, b=b, keep_a=False)

@@ -11,14 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from tileweave.backends.cpu.gemm.blocking import ProductBlocking, ReadFrom, lies_in_panels
+from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom, lies_in_panels
 from tileweave.backends.cpu.gemm.dots import cut_dots
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
-from tileweave.backends.cpu.gemm.tile import InPlace, choose_tile, read_in_place
+from tileweave.backends.cpu.gemm.tile import BLOCK_BYTES, InPlace, choose_tile, read_in_place
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.vectors import short_row
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished
 from tileweave.backends.cpu.target.target import Target
+from tileweave.layout.core.symbolic import divisors
 from tileweave.teir.merged.form import MergedOp, Mode, fuse, injective
 
 
@@ -75,7 +76,8 @@ def block_product(
         wide = (v for v in (target.registers // 2, target.registers // 4) if n_columns % (v * lanes) == 0)
         choices = next(((v,) for v in wide if v > max(choices) and n_columns >= threads * v * lanes), choices)
     work = 2 * n_rows * n_columns * contracted.total
-    few = not batch and n_rows <= _FEW_ROWS and _PARALLEL_FLOPS < work < _SWEPT_FLOPS  # there, no sum depends on tiles
+    # the tile is chosen for the threads only where no sum depends on it: results must not differ with their number
+    few = not batch and n_rows <= _FEW_ROWS and PARALLEL_FLOPS < work < _SWEPT_FLOPS
     chosen = choose_tile(target, n_rows, n_columns, lanes, choices, threads if few else 1)
     mr, nv = settings.tile(chosen, (*choices, 3) if choices is _VECTORS else choices, target.registers, lanes)
     mr = min(mr, n_rows)
@@ -224,8 +226,8 @@ def _interleaved(
     q = 16 // min(widths)
     pairs = [
         (a, b)
-        for a in _divisors(dims[0].extent)
-        for b in _divisors(dims[other].extent)
+        for a in divisors(dims[0].extent)
+        for b in divisors(dims[other].extent)
         if a % q == 0 and b % q == 0 and 128 <= a * b <= 400
     ]
     if not pairs:
@@ -270,7 +272,7 @@ def _arranged(
     dense in the same axis as the output, and nothing changes; it is dense in another column axis, see `_grouped`; it
     is dense in K, and then neighbours in memory follow after one run of the output's dense axis.
     """
-    width, any_vectors, most = operand.width_bytes, _VECTORS, max(64, _BLOCK_BYTES // out.width_bytes)
+    width, any_vectors, most = operand.width_bytes, _VECTORS, max(64, BLOCK_BYTES // out.width_bytes)
     if len(dims) < 2 or lanes < 4 or dims[0].strides[1] != out.width_bytes or dims[0].strides[0] == width:
         return dims, any_vectors, most
     if dims[0].extent % lanes:
@@ -307,16 +309,18 @@ def _transposed(
     """
     width = out.width_bytes
     total = prod(dim.extent for dim in dims)
+    # nothing to transpose where both are dense in one axis; tiles of the buffer are whole vectors in both directions
     if len(dims) < 2 or dims[0].strides[1] != width or dims[0].strides[0] == width or dims[0].extent % lanes:
         return None
     dense = next((k for k, dim in enumerate(dims) if dim.strides[0] == width), None)
     if dense is None or dims[dense].extent % lanes or lanes * width != target.vector_bytes or lanes < 4:
         return None
-    if rows > 64 or not 0 < contracted.total <= _BLOCK_BYTES // width or rows * total * contracted.total < 5_000_000:
+    if rows > 64 or not 0 < contracted.total <= BLOCK_BYTES // width or rows * total * contracted.total < 5_000_000:
         return None
     vectors = next(v for v in (3, 2, 1) if dims[dense].extent % (v * lanes) == 0)
+    # the buffer, a row of every panel of it, stays in the second cache beside what is read
     room = target.l2_bytes // 3 // ((rows + 8) * vectors * lanes * width)
-    units = [x for x in _divisors(dims[0].extent) if x % lanes == 0 and x <= room]
+    units = [x for x in divisors(dims[0].extent) if x % lanes == 0 and x <= room]
     if not units:
         return None
     run, runs = _halves(dims[dense], vectors * lanes)
@@ -326,6 +330,7 @@ def _transposed(
 
 
 _PAGE = 4096
+"""Bytes; each page that packing or storing touches takes a place in the processor's table of addresses."""
 
 
 def _grouped(
@@ -359,10 +364,7 @@ def _grouped(
         return (lanes * x * inner_pages + rows * run * y * output_pages) / (x * y)
 
     pairs = [
-        (x, y)
-        for x in _divisors(dims[0].extent // lanes)
-        for y in _divisors(dims[dense].extent // run)
-        if x * y <= room
+        (x, y) for x in divisors(dims[0].extent // lanes) for y in divisors(dims[dense].extent // run) if x * y <= room
     ]
     x, y = min(pairs, key=lambda pair: (touched(*pair), -pair[0] * pair[1]))
     lane_run, lanes_left = _halves(dims[0], lanes)
@@ -375,21 +377,16 @@ def _grouped(
     return (lane_run, read_run, *near, *far), (vectors,), most
 
 
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
-
-
 def _halves(dim: Mode, run: int) -> tuple[Mode, Mode]:
     """An axis as runs and the axis over the runs."""
     return Mode(run, dim.strides), Mode(dim.extent // run, tuple(run * s for s in dim.strides))
 
 
 _FEW_ROWS = 96
-_PARALLEL_FLOPS, _SWEPT_FLOPS = 500_000, 10_000_000
-"""Work from which threads share a contraction, and from which the block of A may stay."""
-_L1_SHARE, _L2_SHARE, _BLOCK_BYTES = 0.64, 0.6, 2048
-"""How much of the first cache a packed column panel takes, and of the second what is packed and stays there; bytes of
-one row or column of a block of K."""
+_SWEPT_FLOPS = 10_000_000
+"""Work from which the block of A may stay."""
+_L1_SHARE, _L2_SHARE = 0.64, 0.6
+"""How much of the first cache a packed column panel takes, and of the second what is packed and stays there."""
 
 
 def _blocked(
@@ -412,10 +409,11 @@ def _blocked(
     blocks = -(-total // most_k)
     kc = -(-total // blocks) if contracted.interleaved else _even(total, most_k, columns.lanes)
     same_type = columns.element == columns.sums
-    small = total * n_columns * width <= 24 * 1024
-    few_rows = all_rows <= 1
+    small = total * n_columns * width <= 24 * 1024  # B stays in a first cache as it lies
+    few_rows = all_rows <= 1  # B is read once: packing would read it once as well
     compact = n_rows <= _FEW_ROWS and total * n_columns * width <= target.l2_bytes // 2 and _close(contracted, columns)
     in_panels = lies_in_panels(columns.dims, contracted, columns.element, columns.sums) == columns.width
+    # micro-kernels load B in whole vectors of the type of the sums, each one run of memory; else it has to be packed
     b_in_place = (where is not None and where.columns) or (
         columns.operand_dense
         and same_type
@@ -431,6 +429,7 @@ def _blocked(
     column_panels = min(all_columns, in_l2)
     row_panels = min(all_rows, max(1, 2048 // rows.width))
     column_chunks = -(-all_columns // column_panels)
+    # so few column panels read A too seldom for a packed copy to be worth the pass that makes it
     a_in_place = rows.element == rows.sums and min(all_columns, column_panels) * column_chunks <= 4
     if where is not None:
         a_in_place = True
@@ -442,9 +441,10 @@ def _blocked(
     columns_first = near_rows and where is None and b_in_place and in_panels and blocks == 1 and all_rows > 1
     a_in_place = a_in_place or columns_first
     at_once = columns.pack_panels
-    column_panels = max(1, column_panels // at_once) * at_once
+    column_panels = max(1, column_panels // at_once) * at_once  # panels that are packed together stay together
     batches = prod(dim.extent for dim in batch)
     work = 2 * batches * n_rows * n_columns * total
+    # every chunk of columns would pack the same rows again: they are packed once for all, at the price of a barrier
     shared = (
         not a_in_place
         and column_chunks >= 2
@@ -454,7 +454,7 @@ def _blocked(
     )
     keep_a = batches == 1 and not a_in_place and work > _SWEPT_FLOPS and all_columns >= 4 * at_once
     near = blocks == 1 and n_rows * kc * width <= target.l2_bytes * _L2_SHARE
-    if keep_a and not near:
+    if keep_a and not near:  # else all of A stays in the second cache, whatever kc is
         keep_a = at_once == 1
         in_l1 = max(64, int(target.l1_bytes * _L1_SHARE) // (columns.width * width))
         kc = _even(total, in_l1, columns.lanes) if keep_a and not contracted.interleaved else kc
@@ -469,8 +469,9 @@ def _blocked(
         row_panels = min(all_rows, max(1, (8 << 20) // (kc * rows.width * width)))
         if threads > 1:
             column_panels = _balanced(all_columns, column_panels, threads)
-    elif threads > 1 and work > _PARALLEL_FLOPS:
+    elif threads > 1 and work > PARALLEL_FLOPS:
         tasks = batches * -(-all_rows // row_panels) * column_chunks
+        # the longer side of a chunk is halved: chunks near squares read the fewest panels per tile
         while tasks < 4 * threads and (row_panels > 4 or column_panels > 1):
             if row_panels * rows.width >= column_panels * columns.width and row_panels > 4:
                 row_panels = -(-row_panels // 2)

@@ -20,6 +20,7 @@ from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.meanings import relu
 
 _PRODUCTS_AHEAD, _FIRST_CACHE = 8, 32 * 1024
+"""How far ahead of its use a line of B is asked for, in products; B of fewer bytes is in a first cache already."""
 
 
 class Start(Enum):

@@ -27,8 +27,11 @@ from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode
 
 SEGMENT_BYTES = 24
+"""A run of a vector in a table: where its first lane would lie in the operand and in the output, and its mask."""
 LANE_BYTES = 16
+"""An index in a table: where it lies in the operand and in the output."""
 _MOST_SEGMENTS = 4
+"""Runs that make up a vector, at most: each is a load of its own, under a mask; beyond, elements are met one by one."""
 _PRODUCTS_AHEAD, _BYTES_AHEAD = 2, 768
 """How far ahead of its use a line is asked for: in products, or along a row."""
 

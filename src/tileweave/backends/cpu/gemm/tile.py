@@ -56,7 +56,7 @@ def choose_tile(
             if threads > 1:
                 time += _SECOND_CACHE * tiles * (panels * vectors + last_vectors)
                 time *= min(_idle(tiles, threads), _idle(panels + (last > 0), threads))
-            if time < least * 0.999:
+            if time < least * 0.999:  # of equals, but for rounding, the first
                 best, least = (height, vectors), time
     return best
 
@@ -65,6 +65,7 @@ def choose_tile(
 def _times(registers: int, vectors: int, last: int, lanes: int, rows: int) -> tuple[tuple[int, float, float], ...]:
     """The heights of tiles that there are registers for, with the time of a whole tile, and of one at the edge."""
     alone = _ALONE if registers > 16 else _ALONE_OF_FEW
+    # sums take rows x vectors registers, the vectors of B their number, and what a row is multiplied by one more
     most = min((registers - vectors - 1) // vectors, 8 if lanes == 1 else {1: alone, 3: 8}.get(vectors, _HEIGHTS[0]))
     heights = (rows,) if rows <= most else [height for height in _HEIGHTS if height <= most]
     return tuple((height, _tile_time(height, vectors), _tile_time(height, last)) for height in heights)
@@ -106,7 +107,8 @@ _LEAST_PRODUCTS, _LEAST_EXTENT = 192, 97
 """With fewer of either, other rules read operands in place where that pays."""
 _WAY_BYTES, _PLACES = 64 * 1024, 4096
 """Lines of the second cache, and of the first, that are so far apart compete for its ways."""
-_IN_PLACE_BYTES = 2048
+BLOCK_BYTES = 2048
+"""Of one row or column in a block of K."""
 _CHUNK_SHARE, _CHUNK_COLUMNS = 0.6, 128
 """Of the second cache, what the rows of a chunk take while column panels pass by them; and the columns of a chunk.
 
@@ -140,7 +142,7 @@ def read_in_place(
     rows, columns = free_dims
     width, total = operands[0].width_bytes, contracted.total
     if not len(rows) == len(columns) == len(contracted.dims) == 1 or total < _LEAST_PRODUCTS:
-        return None
+        return None  # with several axes a side, addresses come from tables, which packing reads once and tiles always
     dense = contracted.dense(0, width) and columns[0].strides[1] == sums.width_bytes
     extents = rows[0].extent, columns[0].extent
     if not dense or min(extents) < _LEAST_EXTENT or not may_read_in_place(contracted, operands[0], sums):
@@ -152,6 +154,6 @@ def read_in_place(
         return None
     held = target.l2_bytes // _WAY_BYTES * (_WAY_BYTES // gcd(contracted.stride(1), _WAY_BYTES))
     fits = max(extents) * total * width <= 4 * target.l2_bytes and rows[0].strides[0] % _PLACES != 0
-    products = _IN_PLACE_BYTES // width
+    products = BLOCK_BYTES // width
     room = int(target.l2_bytes * _CHUNK_SHARE) // (min(total, products) * width)
     return InPlace(True, products, (room, _CHUNK_COLUMNS)) if fits and min(total, products) <= held else None

@@ -20,6 +20,7 @@ _HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21, 8
 _HALF_PI_FP32 = (1.5707963705062866, -4.377216100692749e-08, 6.093614501878619e-11, -1.6513995574653217e-13)
 """The same for FP32: a first part for products that are added in one rounding, and parts of 8 bits."""
 _FAR, _FAR_FP32 = 1e6, 1e5
+"""Beyond, whole numbers of pi / 2 have more than 20 bits, or 16: their products with a part would be rounded."""
 # 2**-57.9 of sin(r), 2**-64.0 of cos(r), for |r| <= pi / 4
 _SIN = (
     *(-0.16666666666666630686, 0.0083333333333221073516, -0.0001984126982958018202, 2.755731361802218599e-6),

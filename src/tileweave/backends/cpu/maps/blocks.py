@@ -35,6 +35,7 @@ _STREAM_BYTES = 8192
 _COUNTS = 32
 """How many ways to cut an axis evenly are compared."""
 _DIRECT_RUN_BYTES, _DIRECT_ROW = 2048, 512
+"""Of the input's dense axis, and indices of the output's, where blocks are written as they are read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def carried_of(body: Sequence[Step], rows: Axis | None, program: Program) -> Car
         for stage in op.stages
         if program.tensors[op.operands[stage.output]].role == "scratch"
     )
-    if not _alone(every, own, program) or not _in_order(begin, step, end, own, program):
+    if not _alone(every, own, program) or not _in_order(begin, step, end, own):
         return None
     used: set[int] = set()  # what is read before it is made again
     for op in (step, *end):
@@ -110,9 +110,7 @@ def _alone(every: Sequence[MergedOp], own: frozenset[int], program: Program) -> 
     return here == sum(not names.isdisjoint(operands_of(one, program)) for one in program.primitives)
 
 
-def _in_order(
-    begin: Sequence[MergedOp], step: MergedOp, end: Sequence[MergedOp], own: frozenset[int], program: Program
-) -> bool:
+def _in_order(begin: Sequence[MergedOp], step: MergedOp, end: Sequence[MergedOp], own: frozenset[int]) -> bool:
     """Whether memory is read by steps alone, each before it writes, and written by the last stage of a step or end."""
 
     def reads(op: MergedOp) -> set[int]:

@@ -38,6 +38,7 @@ than the threads of a loop, or two calls, are apart."""
 _POLITE = 2048
 """After so many it offers its processor to whoever wants it, now and then."""
 _MOST_THREADS = 255
+"""The word that threads share has 8 bits for how many may join a loop, and 8 for how many have."""
 
 _SOURCE = """
 declare i32 @pthread_mutex_lock(ptr)
