@@ -1,9 +1,11 @@
 """Runs of whole plans on one machine: as an executable, against the evaluator and against the runtime by tasks."""
 
 import pickle
+import random
 import threading
+from collections import Counter
 from functools import partial
-from itertools import combinations
+from itertools import accumulate, combinations
 
 import numpy as np
 import pytest
@@ -13,11 +15,15 @@ from random_graphs import random_graph
 
 import tileweave as tw
 from tileweave import graph as g
+from tileweave import lower
 from tileweave.backends.cpu.target import calls as cpu_calls
 from tileweave.errors import DtypeError, GraphError, RunError
+from tileweave.lower import values as lower_values
 from tileweave.lower.values import place_in_time
-from tileweave.planner import machines, make_plan
+from tileweave.planner import Plan, machines, make_plan
+from tileweave.planner.steps import steps_of
 from tileweave.runtime import run_plan
+from tileweave.runtime.io import files as io
 from tileweave.runtime.prepare import prepare
 from tileweave.space import Projection
 
@@ -267,16 +273,53 @@ def test_a_failing_operator_is_named_and_the_next_run_is_right() -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 9), st.integers(0, 9)), max_size=12))
-def test_buffers_that_are_alive_together_lie_apart(buffers) -> None:
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 9), st.integers(0, 9)), max_size=12), st.booleans())
+def test_buffers_that_are_alive_together_lie_apart(buffers, many) -> None:
     buffers = [(size, min(a, b), max(a, b)) for size, a, b in buffers]
-    starts, total = place_in_time(buffers)
+    with pytest.MonkeyPatch.context() as patch:
+        if many:
+            patch.setattr(lower_values, "MANY_BUFFERS", 0)
+        starts, total = place_in_time(buffers)
     for (s, one), (t, two) in combinations(zip(starts, buffers, strict=True), 2):
         meet = one[1] <= two[2] and two[1] <= one[2]
         assert not meet or s + one[0] <= t or t + two[0] <= s
     assert all(s % 64 == 0 and s + size <= total for s, (size, _, _) in zip(starts, buffers, strict=True))
     alive = [sum(size for size, a, b in buffers if a <= at <= b) for at in range(10)]
     assert total >= max(alive, default=0)
+
+
+def test_many_equal_buffers_take_what_is_alive_at_once() -> None:
+    chance = random.Random(3)
+    buffers = [(640, at, at + chance.randrange(40)) for at in (chance.randrange(3000) for _ in range(5000))]
+    _, total = place_in_time(buffers)
+    ends = Counter(at for _, _, at in buffers)
+    begins = Counter(at for _, at, _ in buffers)
+    alive = accumulate(begins[at] - ends[at - 1] for at in range(3100))
+    assert total == 640 * max(alive)
+
+
+@pytest.mark.parametrize("objects", [True, False])
+def test_many_tasks_of_a_few_kinds(monkeypatch, objects) -> None:
+    """Shards that lie alike are called at other addresses: of blocks, sources, results, and of views by steps."""
+    if not objects:
+        monkeypatch.setattr(cpu_calls, "_takes_objects", lambda: False)
+    rng = np.random.default_rng(11)
+    x, w = tw.source(name="x", shape=(130, 24), dtype="float32"), tw.source(name="w", shape=(24, 16), dtype="float32")
+    y = tw.exp(x * 0.5)
+    z = tw.concat([y[65:], y[:65]], 0) + y[::-1]
+    graph = g.Graph.of(tw.relu(z @ w), tw.tanh(z))
+    grids = {operation: (26, *(1,) * (operation.index.rank - 1)) for operation in graph.operations}
+    plan = Plan(graph, machines(1), steps_of(graph, grids, 1, lower.decide, io.atom))
+    for seed in range(3):
+        given = rng.standard_normal((130, 24), np.float32), rng.standard_normal((24, 16), np.float32)
+        got = tw.run(plan, bind=dict(zip("xw", given, strict=True)))
+        y = np.exp(given[0] * np.float32(0.5))
+        z = np.concatenate([y[65:], y[:65]]) + y[::-1]
+        for one, expected in zip(got, (np.maximum(z @ given[1], 0), np.tanh(z)), strict=True):
+            np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-5, err_msg=str(seed))
+    (made,) = executables(plan)
+    assert made.kernels > 100
+    assert not made.python_steps
 
 
 def test_the_planned_memory_holds_without_listeners() -> None:

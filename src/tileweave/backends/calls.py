@@ -96,6 +96,18 @@ class Calls(Protocol):
         """
 
 
+class AddsAlike(Protocol):
+    """Calls of which many can be made from one, without looking at arrays."""
+
+    def add_like(self, call: int, addresses: Sequence[int]) -> int | None:
+        """A call of the kernel of an earlier one on arrays that lie alike at other addresses; None where that asks for
+        arrays.
+
+        Raises:
+            BackendError: what is written shares bytes with another array.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """An operand of a call that lies in an object of the run.

@@ -20,9 +20,9 @@ from typing import Any, cast
 import numpy as np
 
 from tileweave.backends.base import Arranged, Moves, PythonCalls, Takes, WritesOver, backend
-from tileweave.backends.calls import Apart, CallRow, Calls, PythonRow, Wanted
+from tileweave.backends.calls import AddsAlike, Apart, CallRow, Calls, PythonRow, Wanted
 from tileweave.backends.host import address_of, allocation, empty
-from tileweave.graph import Operation, Sink, Source, TensorType
+from tileweave.graph import Operation, Sink, Source
 from tileweave.lower import homes
 from tileweave.lower.execute import COPIES, Writes, copy, definition, execute, is_small, kernel_of, regular
 from tileweave.lower.programs import in_order
@@ -31,7 +31,6 @@ from tileweave.lower.reads import (
     constant,
     is_native,
     is_take,
-    never_written,
     own,
     place,
     row_major,
@@ -49,7 +48,6 @@ from tileweave.lower.values import (
     TaskKind,
     Values,
     lies_as,
-    place_in_time,
 )
 from tileweave.lower.views import reshaped, through, views
 from tileweave.planner.plan import Step
@@ -108,12 +106,14 @@ class Executable:
         self._accesses = ArrayAccesses()
         self._calls: dict[str, Calls] = {}
         self._known: dict[Any, TaskKind] = {}
+        self._alike: dict[Any, tuple[int, TaskKind]] = {}  # step and how arrays lie -> the first call of that kind
         self._outputs: dict[tuple[int, str], int] = {}  # (task that leaves a block of several, output) -> its value
         self._kept: list[Array] = []
         self.python_steps = 0
         self.kernels = 0
         self._native = [is_native(steps[task.step], task) or is_take(steps[task.step], task) for task in tasks]
         self._buffers: dict[tuple[int, int], Array] = {}
+        self._holders = homes.Holders(sources, constant, self._buffers, self._result_samples, self._results)
         self._homes: dict[int, Home] = {}
         self._fixed: dict[int, Any] = {}  # task -> its array, or its block of several outputs
         self._views: dict[int, ReadPiece] = {}  # reshape -> what it is a view of
@@ -234,32 +234,40 @@ class Executable:
         updating = [t for t in self._tasks if t.number not in self._fixed and updates(self._steps[t.step], t)]
         alone = {**homes.alone([*native, *updating]), **inside}
         self._homes = in_place({**alone, **together, **results})
-        buffers, total = self._placed()
+        spans = self._spans()
+        buffers, total = homes.placed(*spans)
         if total > room_bytes and together:
             self._homes = in_place({**alone, **results})
-            buffers, total = self._placed()
-        brought, kinds = self._samples.keys() - self._constant, self._spans()
-        if moved := homes.in_spare_results(self._steps, self._seen, self._homes, *kinds, self._sinks, brought):
+            spans = self._spans()
+            buffers, total = homes.placed(*spans)
+        brought = self._samples.keys() - self._constant
+        if moved := homes.in_spare_results(self._steps, self._seen, self._homes, *spans, self._sinks, brought):
             self._homes.update(moved)
-            buffers, total = self._placed()
+            buffers, total = homes.placed(*self._spans())
         if total:
             memory = empty((max(total, 1 << 16),), np.uint8)
             for key, (kind, start) in buffers.items():
                 self._buffers[key] = np.ndarray(kind.shape, kind.dtype, memory, start)
         return total
 
+    def _spans(self) -> homes.Buffers:
+        """The buffers of the arena."""
+        return homes.buffers(self._steps, self._tasks, self._seen, self._homes, self._fixed)
+
     def _find_fixed(self, results: Mapping[int, Home]) -> None:
         """Tasks that depend on constants alone, other than those that only make a result: done once, here.
 
         A source is constant where nothing is bound to it and nothing writes to its array, as to the weights of a model.
         """
-        readers = Counter(number for task in self._tasks for number in task.needs)
+        fixed, readers = self._fixed, Counter(number for task in self._tasks for number in task.needs)
         for task in self._tasks:
+            if not all(number in fixed for number in task.needs) or not all(map(self._never_changes, task.reads)):
+                continue
             if self._steps[task.step].stage == "store" or (task.number in results and readers[task.number] == 1):
                 continue
             read = sum(read.size_bytes for read in task.reads)
             kept = sum(kind.size_bytes for kind in homes.kinds(self._steps[task.step], task).values())
-            if kept <= max(read, FIXED_BYTES) and all(map(self._never_changes, task.reads)):
+            if kept <= max(read, FIXED_BYTES):
                 self._fixed[task.number] = None
                 self._native[task.number] = False
 
@@ -268,7 +276,7 @@ class Executable:
 
         def same(piece: ReadPiece) -> bool:
             if piece.source is not None:
-                return piece.source in self._constant and never_written(self._samples[piece.source])
+                return self._holders.of(piece.source).fixed
             return piece.task < 0 or piece.task in self._fixed
 
         return all(map(same, read.pieces))
@@ -295,36 +303,6 @@ class Executable:
         block = row_major(own(made, step.outputs, given))
         self._fixed[task.number] = block
         self.arena_bytes += block_bytes(block)
-
-    def _placed(self) -> tuple[dict[tuple[int, int], tuple[TensorType, int]], int]:
-        """Per buffer of the arena (type, first byte), and the bytes of all; a buffer per read that is put together."""
-        kinds, spans = self._spans()
-        starts, total = place_in_time([(kinds[key].size_bytes, *spans[key]) for key in kinds])
-        return {key: (kind, start) for (key, kind), start in zip(kinds.items(), starts, strict=True)}, total
-
-    def _spans(self) -> tuple[dict[tuple[int, int], TensorType], dict[tuple[int, int], tuple[int, int]]]:
-        """Per buffer of the arena its type, and the first and the last task that uses it."""
-        kinds: dict[tuple[int, int], TensorType] = {}
-        spans: dict[tuple[int, int], tuple[int, int]] = {}
-
-        def used(number: int, at: int) -> None:
-            home = self._homes.get(number)
-            if home is not None and home.result < 0:
-                first, last = spans.get(home.key, (at, at))
-                spans[home.key] = min(first, at), max(last, at)
-                (kind,) = homes.kinds(self._steps[self._tasks[number].step], self._tasks[number]).values()
-                kinds[home.key] = TensorType(home.hold.shape, kind.dtype)
-
-        for at, task in enumerate(self._seen):
-            used(task.number, at)
-            for number in task.needs:
-                used(number, at)
-            if self._steps[task.step].stage != "store" and task.number not in self._fixed:
-                for k, read in enumerate(task.reads):
-                    if len(homes.merged(read, self._homes)) != 1:
-                        spans[task.number, 1 + k] = spans.get((task.number, 1 + k), (at, at))[0], at
-                        kinds[task.number, 1 + k] = TensorType(read.box.shape, read.dtype)
-        return kinds, spans
 
     def _stays(self, number: int) -> bool:
         """Whether a block lies at a place of its own, or was computed once."""
@@ -366,10 +344,9 @@ class Executable:
                 self._reads_of(order, [self._views[piece.task]])
             elif piece.source is not None:
                 whole = piece.source.type.box
-                box = piece.box.translate(piece.map.offset) if piece.shifts else whole
-                self._accesses.reads.append(
-                    ArrayAccess(order, self._slots[piece.source], box, pointwise and piece.shifts)
-                )
+                shifts = piece.shifts
+                box = piece.region if shifts else whole
+                self._accesses.reads.append(ArrayAccess(order, self._slots[piece.source], box, pointwise and shifts))
 
     def _input(self, task: Task, k: int) -> tuple[Array | Slot, Array]:
         """(an input of a task, an array of its layout); what has several pieces is put together first."""
@@ -402,7 +379,8 @@ class Executable:
 
     def _point(self, call: int, operands: Sequence[Array | Slot], number: int) -> None:
         """Adds a call to the row: what every run brings of its operands is said then, the others stay alive."""
-        self._segment.points += [(call, k, one) for k, one in enumerate(operands) if isinstance(one, Slot)]
+        points = ((k, one) for k, one in enumerate(operands) if isinstance(one, Slot))
+        self._segment.points += [(call, k, one, one.offset_bytes) for k, one in points]
         self._kept += [one for one in operands if not isinstance(one, Slot)]
         self._segment.add(call, number)
 
@@ -423,9 +401,13 @@ class Executable:
     def _work(self, task: Task) -> None:
         step = self._steps[task.step]
         node = cast("Operation", step.node)
+        native = self._native[task.number] and step.kernel.backend
+        lies = self._holders.lies(task, self._homes) if native else None
+        if lies is not None and self._call_like(task, *lies):
+            return
         found = [self._input(task, k) for k in range(len(task.reads))]
         target = self._target(task)
-        add = self._bind if step.kernel.backend else self._take
+        add = partial(self._bind, how=lies and lies[0]) if step.kernel.backend else self._take
         if self._native[task.number] and target is not None and add(task, step, found, target):
             return
         slot, kept = self._count + task.number, step.outputs
@@ -465,8 +447,37 @@ class Executable:
         self.python_steps += 1
         self._act(task.number, compute)
 
-    def _bind(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
-        """Adds a kernel to the calls; False where the arrays' strides allow none."""
+    def _call_like(self, task: Task, how: Any, lies: Sequence[homes.Lying]) -> bool:
+        """Adds a call like the first one of a task whose arrays lie alike; False where there is none."""
+        first = self._alike.get(how)
+        if first is None:
+            return False
+        call, kind = first
+        order = [lies[k] for k in kind.order]  # -1: the block, which is the last
+        calls = cast("AddsAlike", self._calls_of(self._steps[task.step].kernel.backend))
+        made = calls.add_like(call, [holder.address + offset for holder, offset, _ in order])
+        if made is None:
+            return False
+        for k, (holder, offset, view) in enumerate(order):
+            if holder.number >= 0:
+                self._segment.points.append((made, k, Slot(holder.number, view(), holder.array), offset))
+        self._segment.add(made, task.number)
+        self._bound(task, kind.over)
+        return True
+
+    def _bind(
+        self,
+        task: Task,
+        step: Step,
+        found: Sequence[tuple[Array | Slot, Array]],
+        target: Array | Slot,
+        how: Any = None,
+    ) -> bool:
+        """Adds a kernel to the calls; False where the arrays' strides allow none.
+
+        Args:
+            how: its arrays lie, where those of other tasks may lie alike.
+        """
         sample = [array for _, array in found]
         made = lies_as(target)
         if not all(regular(array) is array for array in sample):
@@ -483,6 +494,9 @@ class Executable:
             self.arena_bytes += sum(array.nbytes for array in new)
             given = own
         call = calls.add(kind.kernel, given)
+        rearranged = any(array is not sample[k] for array, k in zip(given, kind.order, strict=True) if k >= 0)
+        if how is not None and not rearranged and hasattr(calls, "add_like"):
+            self._alike[how] = call, kind
         self._point(call, [target if k < 0 else found[k][0] for k in kind.order], task.number)
         self._bound(task, kind.over)
         return True
@@ -541,6 +555,8 @@ class Executable:
         sink = self._sinks[cast("Sink", self._steps[task.step].node)]
         read, result = task.reads[0], self._results + sink
         pieces = [piece for piece in read.pieces if not self._is_there(piece, sink)]
+        if not pieces:
+            return
         for piece in homes.merged(replace(read, pieces=tuple(pieces)), self._homes):
             found, index = self._read(piece, read.dtype), slices(piece.box)
 

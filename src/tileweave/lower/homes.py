@@ -8,14 +8,20 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
+import numpy as np
+
+from tileweave.backends.host import address_of
 from tileweave.graph import Operation, Sink, Source, TensorType
-from tileweave.lower.reads import bounds, pointwise, written_over
-from tileweave.lower.values import Home
+from tileweave.lower.reads import bounds, never_written, pointwise, view_of, written_over
+from tileweave.lower.values import Holder, Home, moved_strides, place_in_time
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 from tileweave.space import AffineMap, Box
+
+Array = np.ndarray[Any, Any]
 
 
 def in_results(steps: Sequence[Step], tasks: Sequence[Task], sinks: Mapping[Sink, int]) -> dict[int, Home]:
@@ -200,3 +206,124 @@ def merged(read: Read, homes: Mapping[int, Home]) -> list[ReadPiece]:
         whole = len(members) > 1 and box.size == sum(piece.box.size for piece in members)
         out += [replace(members[0], box=box)] if whole else members
     return out
+
+
+Key = tuple[int, int]
+"""Of a buffer of the arena, as in `Home`."""
+Buffers = tuple[dict[Key, TensorType], dict[Key, tuple[int, int]]]
+"""Per buffer of the arena its type, and the first and the last task that uses it."""
+
+
+def buffers(
+    steps: Sequence[Step],
+    tasks: Sequence[Task],
+    seen: Sequence[Task],
+    homes: Mapping[int, Home],
+    fixed: Collection[int],
+) -> Buffers:
+    """The buffers of the arena, one per read that is put together among them.
+
+    Args:
+        steps: of the plan.
+        tasks: all of them.
+        seen: the tasks, as if they read what views are views of.
+        homes: where blocks lie.
+        fixed: blocks that are computed once.
+    """
+    kinds: dict[Key, TensorType] = {}
+    spans: dict[Key, tuple[int, int]] = {}
+
+    def used(number: int, at: int) -> None:
+        home = homes.get(number)
+        if home is not None and home.result < 0:
+            first, last = spans.get(home.key, (at, at))
+            spans[home.key] = min(first, at), max(last, at)
+            if home.key not in kinds:
+                step = steps[tasks[number].step]
+                dtype = cast("Operation", step.node).output_types[step.outputs[0]].dtype  # it keeps one
+                kinds[home.key] = TensorType(home.hold.shape, dtype)
+
+    for at, task in enumerate(seen):
+        used(task.number, at)
+        for number in task.needs:
+            used(number, at)
+        if steps[task.step].stage != "store" and task.number not in fixed:
+            for k, read in enumerate(task.reads):
+                if len(read.pieces) != 1 and len(merged(read, homes)) != 1:
+                    key = task.number, 1 + k
+                    spans[key] = spans.get(key, (at, at))[0], at
+                    kinds[key] = TensorType(read.box.shape, read.dtype)
+    return kinds, spans
+
+
+def placed(
+    kinds: Mapping[Key, TensorType], spans: Mapping[Key, tuple[int, int]]
+) -> tuple[dict[Key, tuple[TensorType, int]], int]:
+    """Per buffer of the arena (type, first byte), and the bytes of all."""
+    starts, total = place_in_time([(kinds[key].size_bytes, *spans[key]) for key in kinds])
+    return {key: (kind, start) for (key, kind), start in zip(kinds.items(), starts, strict=True)}, total
+
+
+Lying = tuple[Holder, int, Callable[[], Callable[[Array], Array] | None]]
+"""What holds an array, how far behind its first element that begins, and what makes the view of it."""
+
+
+class Holders:
+    """The arrays of which everything that kernels read and write in place is a view.
+
+    Args:
+        sources: an array per source: the constant ones themselves, samples of the others.
+        constant: the sources that are the same array in every run.
+        buffers: of the arena.
+        results: an array per result that lies as it will.
+        first: the number of the first result among the values of a run.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[Source, Array],
+        constant: Collection[Source],
+        buffers: Mapping[Key, Array],
+        results: Sequence[Array],
+        first: int,
+    ) -> None:
+        self._sources, self._constant, self._buffers = sources, constant, buffers
+        self._numbers = {source: number for number, source in enumerate(sources)}
+        self._results, self._first = results, first
+        self._known: dict[Source | Home, Holder] = {}
+
+    def of(self, key: Source | Home) -> Holder:
+        """What a source or a home is a part of."""
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._find(key)
+        return found
+
+    def _find(self, key: Source | Home) -> Holder:
+        if isinstance(key, Source):
+            constant, held = key in self._constant, self._sources[key]
+            number = -1 if constant else self._numbers[key]
+            return Holder(held, number, constant and never_written(held), key.type.box, address_of(held))
+        held = self._buffers[key.key] if key.result < 0 else self._results[key.result]
+        return Holder(held, -1 if key.result < 0 else self._first + key.result, False, key.hold, address_of(held))
+
+    def lies(self, task: Task, homes: Mapping[int, Home]) -> tuple[Any, list[Lying]] | None:
+        """(the step of a task and how its arrays lie, where each read and then the block lies); None where one is no
+        view of what is there."""
+        home = homes.get(task.number)
+        if home is None:
+            return None
+        out, lie = list[Lying](), list[Any]()
+        for read in task.reads:
+            piece = read.pieces[0]
+            key = piece.source if piece.source is not None else homes.get(piece.task)
+            if len(read.pieces) > 1 or key is None:
+                return None
+            holder = self.of(key)
+            strides = holder.array.strides if piece.shifts else moved_strides(piece.map, holder.array.strides)
+            at = piece.region.start if piece.shifts else piece.map(piece.box.start)
+            out.append((holder, holder.offset_bytes(at), partial(view_of, piece, holder.box)))
+            lie.append((piece.box.shape, strides, holder.fixed))
+        made = self.of(home)
+        out.append((made, made.offset_bytes(task.out.start), partial(made.slice, task.out)))
+        return (task.step, task.index.size, task.out.shape, made.array.strides, *lie), out

@@ -15,11 +15,16 @@ import numpy as np
 from tileweave.backends.base import Compiled
 from tileweave.backends.calls import NOWHERE, Apart, CallRow, Calls, Outcome, Point, Wanted
 from tileweave.backends.host import LINE_BYTES, address_of
-from tileweave.space import Box
+from tileweave.lower.reads import slices
+from tileweave.space import AffineMap, Box
 
 Array = np.ndarray[Any, Any]
 Values = list[Any]
 Action = Callable[[Values], object]
+
+
+MANY_BUFFERS = 1024
+"""From so many on, buffers are placed as they come: to look for the best place of each takes their square."""
 
 
 def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
@@ -27,7 +32,7 @@ def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], i
 
     Args:
         buffers: (bytes, first step, last step) of each; those whose steps meet lie apart. Large ones are placed first,
-            each at the lowest place that is free for its steps.
+            each at the lowest place that is free for its steps; many are placed in the order of their first steps.
 
     Example:
         >>> place_in_time([(100, 0, 1), (100, 1, 2), (64, 2, 3)])
@@ -36,6 +41,8 @@ def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], i
     count = len(buffers)
     sizes, first, last = (np.array([b[k] for b in buffers], np.int64).reshape(count) for k in range(3))
     sizes = -(-np.maximum(sizes, 1) // LINE_BYTES) * LINE_BYTES
+    if count > MANY_BUFFERS:
+        return _placed_as_they_come(sizes.tolist(), first.tolist(), last.tolist())
     order = np.lexsort((np.arange(count), -sizes))
     starts, placed = np.zeros(count, np.int64), np.zeros(count, np.int64)  # `placed`: in the order of placing
     for done, number in enumerate(order):
@@ -48,6 +55,37 @@ def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], i
             at = max(at, end)
         starts[number], placed[done] = at, number
     return starts.tolist(), int((starts + sizes).max(initial=0)) if count else 0
+
+
+def _placed_as_they_come(sizes: list[int], first: list[int], last: list[int]) -> tuple[list[int], int]:
+    """Each buffer at the lowest gap that holds it when its first step begins, the larger first."""
+    starts, total = [0] * len(sizes), 0
+    gaps: list[tuple[int, int]] = []  # (first byte, the one behind the last), in order; none touches another
+    ends = sorted(range(len(sizes)), key=lambda k: last[k])
+    done = 0
+    for number in sorted(range(len(sizes)), key=lambda k: (first[k], -sizes[k], k)):
+        while last[ends[done]] < first[number]:
+            low, high = starts[ends[done]], starts[ends[done]] + sizes[ends[done]]
+            at = bisect_left(gaps, (low, high))
+            if at < len(gaps) and gaps[at][0] == high:
+                high = gaps.pop(at)[1]
+            if at and gaps[at - 1][1] == low:
+                at, low = at - 1, gaps.pop(at - 1)[0]
+            gaps.insert(at, (low, high))
+            done += 1
+        size = sizes[number]
+        at = next((k for k, (low, high) in enumerate(gaps) if high - low >= size), -1)
+        if at < 0 and gaps and gaps[-1][1] == total:
+            at, total = len(gaps) - 1, gaps[-1][0] + size
+            gaps[at] = gaps[at][0], total
+        elif at < 0:
+            at, total = len(gaps), total + size
+            gaps.append((total - size, total))
+        low, high = gaps.pop(at)
+        starts[number] = low
+        if high > low + size:
+            gaps.insert(at, (low + size, high))
+    return starts, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +142,47 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """An array that holds blocks, or what is read, as slices.
+
+    Args:
+        array: that has the memory, or lies as one will that every run brings.
+        number: of the value that every run brings; -1: it is always there.
+        fixed: whether its elements never change.
+        box: that it holds, in the coordinates of its tensor.
+        address: of its first element.
+    """
+
+    array: Array
+    number: int
+    fixed: bool
+    box: Box
+    address: int
+
+    def offset_bytes(self, point: Sequence[int]) -> int:
+        """From its first element to that at a point of the tensor."""
+        rows = zip(point, self.box.start, self.array.strides, strict=True)
+        return sum([(at - low) * stride for at, low, stride in rows])
+
+    def slice(self, box: Box) -> Callable[[Array], Array] | None:
+        """From such an array to a slice of it; None: the array itself."""
+        if box == self.box:
+            return None
+        start = self.box.start
+
+        def view(array: Array) -> Array:
+            return np.asarray(array[slices(box.translate([-a for a in start]))])
+
+        return view
+
+
+def moved_strides(map: AffineMap, strides: Sequence[int]) -> tuple[int, ...]:
+    """The strides of the view of an array through a map."""
+    rows = [*zip(map.matrix, strides, strict=True)]
+    return tuple(sum([row[dim] * stride for row, stride in rows]) for dim in range(map.inputs))
+
+
+@dataclass(frozen=True, slots=True)
 class TaskKind:
     """What tasks of one step have in common whose arrays lie alike.
 
@@ -127,13 +206,13 @@ class CallSegment:
     Args:
         by: the backend.
         calls: by number.
-        points: (call, position of an operand, what every run brings for it).
+        points: (call, position of an operand, what every run brings for it, and how far behind its first element).
         number: of the last task.
     """
 
     by: str = ""
     calls: list[int] = field(default_factory=list)
-    points: list[tuple[int, int, Slot]] = field(default_factory=list)
+    points: list[tuple[int, int, Slot, int]] = field(default_factory=list)
     number: int = -1
 
     def add(self, call: int, number: int) -> None:
@@ -151,14 +230,14 @@ class CallSegment:
         """The calls as a function of the values of these numbers."""
         places = {number: k for k, number in enumerate(numbers)}
         points = [
-            Point(call, position, places[slot.number], slot.offset_bytes, slot.view)
-            for call, position, slot in self.points
+            Point(call, position, places[slot.number], offset_bytes, slot.view)
+            for call, position, slot, offset_bytes in self.points
         ]
         return calls[self.by].sequence(self.calls, points, wanted, apart)
 
     def made(self, calls: Mapping[str, Calls]) -> Action:
         """The calls as an action."""
-        numbers = tuple(dict.fromkeys(slot.number for _, _, slot in self.points))
+        numbers = tuple(dict.fromkeys(slot.number for _, _, slot, _ in self.points))
         run = self.row(calls, numbers).run
 
         def act(now: Values) -> None:
@@ -216,9 +295,10 @@ class ArrayAccesses:
             first = _first(read)
             stop = first + read.box.shape[0] if read.box.rank else 1
             for write in writes[bisect_right(starts, first - longest) : bisect_left(starts, stop)]:
-                if read.order < write.order or read.box.intersect(write.box).empty:
+                same = read.box == write.box
+                if read.order < write.order or (read.order == write.order and read.pointwise and same):
                     continue
-                if read.order > write.order or not (read.pointwise and read.box == write.box):
+                if same or not read.box.intersect(write.box).empty:
                     alike.discard(read.of)
         return frozenset(alike)
 

@@ -13,9 +13,10 @@ Source: Axe, section 2.2 (D, R, O), on axes of our own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -222,29 +223,45 @@ class Placement:
             wave: number over the waves of all dimensions, the last fastest, and the inner ones faster than others.
             inner: dimensions whose waves follow each other first.
         """
-        found: list[tuple[int, ...]] = []
-        if wave < self.left_run:
-            for number in range(wave, prod(self.parts) * self.left, self.left_run):
-                part, inside = divmod(number, self.left)
-                at = [0] * len(self.grid)
-                inside += self.run * self.owners
-                for k in reversed(range(len(self.grid))):
-                    inside, digit = divmod(inside, self.waves[k])
-                    part, mine = divmod(part, self.parts[k])
-                    at[k] = mine * self.waves[k] + digit
-                if all(place < blocks for place, blocks in zip(at, self.grid, strict=True)):
-                    found.append(tuple(at))
-        if self.run and wave >= self.run:
-            return found
-        for number in range(wave, prod(self.waves) - self.left, self.run or prod(self.waves)):
+        return self.places_of_waves(inner)(wave)
+
+    def places_of_waves(self, inner: Sequence[int] = ()) -> Callable[[int], list[tuple[int, ...]]]:
+        """`wave_places` for many waves."""
+        dims = range(len(self.grid))
+        order = [(k, self.waves[k]) for k in (*reversed(inner), *(k for k in reversed(dims) if k not in inner))]
+        ends = [min(n, parts * w) for n, parts, w in zip(self.grid, self.parts, self.waves, strict=True)]
+        rows = [*zip(ends, self.waves, strict=True)]
+
+        def one(number: int) -> list[tuple[int, ...]]:
+            """The same block of every part."""
+            at = [0] * len(rows)
+            for k, waves in order:
+                number, at[k] = divmod(number, waves)
+            return list(product(*[range(low, end, waves) for low, (end, waves) in zip(at, rows, strict=True)]))
+
+        if not self.run:
+            return one
+
+        def several(wave: int) -> list[tuple[int, ...]]:
+            found = self._left_places(wave) if wave < self.left_run else []
+            numbers = range(wave, prod(self.waves) - self.left, self.run) if wave < self.run else ()
+            return [*found, *(place for number in numbers for place in one(number))]
+
+        return several
+
+    def _left_places(self, wave: int) -> list[tuple[int, ...]]:
+        """The blocks of a wave among those that all runs leave."""
+        found = []
+        for number in range(wave, prod(self.parts) * self.left, self.left_run):
+            part, inside = divmod(number, self.left)
             at = [0] * len(self.grid)
-            for k in (*reversed(inner), *(k for k in reversed(range(len(self.grid))) if k not in inner)):
-                number, at[k] = divmod(number, self.waves[k])
-            places: list[tuple[int, ...]] = [()]
-            for k, (blocks, parts, waves) in enumerate(zip(self.grid, self.parts, self.waves, strict=True)):
-                row = [part * waves + at[k] for part in range(parts) if part * waves + at[k] < blocks]
-                places = [(*head, digit) for head in places for digit in row]
-            found += places
+            inside += self.run * self.owners
+            for k in reversed(range(len(self.grid))):
+                inside, digit = divmod(inside, self.waves[k])
+                part, mine = divmod(part, self.parts[k])
+                at[k] = mine * self.waves[k] + digit
+            if all(place < blocks for place, blocks in zip(at, self.grid, strict=True)):
+                found.append(tuple(at))
         return found
 
     def text(self, names: Sequence[str] = ()) -> str:

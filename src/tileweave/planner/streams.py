@@ -90,16 +90,17 @@ def issue_order(steps: Sequence[Step]) -> Iterator[tuple[int, list[tuple[int, ..
     """(number of a step, grid coordinates of shards that run side by side), in the order in which they are issued."""
     for row, fine, trailing in streams(steps):
         turns = {n: 1 if fine else steps[n].where.wave_count // steps[n].waves for n in row}
-        for wave in range(max(steps[n].where.wave_count // turns[n] for n in row)):
-            for number in row:
-                where, inner = steps[number].where, steps[number].accumulated
-                for turn in range(wave * turns[number], (wave + 1) * turns[number]):
-                    if turn < where.wave_count:
-                        yield number, where.wave_places(turn, inner)
+        rows = [
+            (n, turns[n], steps[n].where.wave_count, steps[n].where.places_of_waves(steps[n].accumulated)) for n in row
+        ]
+        for wave in range(max(count // turn for _, turn, count, _ in rows)):
+            for number, turn, count, places in rows:
+                for at in range(wave * turn, min((wave + 1) * turn, count)):
+                    yield number, places(at)
             for number, trail in trailing.items():
                 rest = steps[number].cuts.grid
-                for at in trail.due[wave]:
-                    choices = (range(n) if k != trail.dim else (at,) for k, n in enumerate(rest))
+                for block in trail.due[wave]:
+                    choices = (range(n) if k != trail.dim else (block,) for k, n in enumerate(rest))
                     yield number, list(product(*choices))
 
 

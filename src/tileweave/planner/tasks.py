@@ -7,16 +7,20 @@ made (`streams`); the shards of one wave stand side by side, so machines work to
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from itertools import product
 from math import prod
+from operator import mul
 from typing import Any, cast
 
 import numpy as np
 
 from tileweave.graph import Operation, Partition, Selector, Sink, Source, Tensor, resolve
 from tileweave.graph.ir.nodes import Value
+from tileweave.graph.ir.resolve import ViewPiece
 from tileweave.graph.ops.operators import operator_of
 from tileweave.graph.passes.shard import index_of_output, input_regions, output_partition
 from tileweave.planner.placement import Placement
@@ -24,7 +28,9 @@ from tileweave.planner.plan import Plan, Step
 from tileweave.planner.steps import drivers, partition_of
 from tileweave.planner.streams import issue_order
 from tileweave.space import AffineMap, Box
+from tileweave.space.box import trusted_box
 
+identity_of = lru_cache(maxsize=64)(lambda rank: AffineMap.identity(rank).matrix)
 PARTIAL = "partial"
 """How the names of partial results begin, by which a later wave or a combination reads them: ``partial0.out``."""
 
@@ -74,12 +80,12 @@ class ReadPiece:
     @property
     def shifts(self) -> bool:
         """Whether the map only moves: the values are a slice of the block."""
-        return not self.constant and self.map.matrix == AffineMap.identity(self.box.rank).matrix
+        return (self.task >= 0 or self.source is not None) and self.map.matrix == identity_of(len(self.box.shape))
 
     @property
     def whole(self) -> bool:
         """Whether the values are the whole block as it is."""
-        return self.shifts and self.box.translate(self.map.offset) == self.block
+        return self.shifts and (self.region is self.block or self.region == self.block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +191,294 @@ def block_partition(step: Step, output: str) -> Partition:
     return step.cuts
 
 
-Key = tuple[int, int]  # (step, shard)
-_Part = tuple[Box, AffineMap, Source | None, Box, Box, Value, str]  # a `ReadPiece` but for its task
-_Pieces = list[tuple[Key | None, _Part]]
-_Reads = list[tuple[str, np.dtype[Any], Box, _Pieces]]
+_Met = tuple[int, int, int, int, int, int, int]
+"""Of a block along one row: its share of the shard's number; first and extent of the part that is read, in coordinates
+of the reader and of the row; first and extent of the block."""
+
+
+class _Sight:
+    """A tensor, or a part of it, as it is seen through one map: in a source, in blocks, or a constant.
+
+    Every row of the map has at most one coefficient. Where no dimension moves two rows, which blocks a box meets along
+    a row follows from its range in one dimension, and the pieces are the product over rows; shards have few ranges.
+
+    Args:
+        map: from the tensor to where the values are.
+        origin: what has them; None for a constant.
+        fill: the constant.
+        made: the shards that make the blocks, or None.
+    """
+
+    def __init__(self, map: AffineMap, origin: Tensor | None, fill: Value = None, made: _Shards | None = None) -> None:
+        same = AffineMap.identity(map.inputs)
+        self.map, self.fill, self.made = map, fill, made
+        self.same, self.still = map.matrix == same.matrix, map == same
+        producer = origin.producer if origin is not None else None
+        self.source = producer if isinstance(producer, Source) else None
+        self.whole = Box.of(()) if self.source is None else self.source.type.box
+        if made is not None and origin is not None:
+            self.output, self.spilled = origin.output, made.step.spilled
+            self.cuts, self.steps = block_partition(made.step, origin.output), _shard_steps(made.step, origin.output)
+            self.dims = [next((k for k, c in enumerate(row) if c), None) for row in map.matrix]
+            moving = [k for k in self.dims if k is not None]
+            self.apart = len(set(moving)) == len(moving) and len(self.dims) > 0
+            self._met: list[dict[tuple[int, int], list[_Met]]] = [{} for _ in self.dims]
+
+    def pieces(self, box: Box, needs: set[int]) -> Iterator[ReadPiece]:
+        """The pieces of a box that is not empty; adds the numbers of the tasks that make them."""
+        made = self.made
+        if made is None:
+            map = self.map if self.same else _straight(self.map, box)
+            region = self.whole if self.source is None else box if self.still else self.map.cover(box)
+            yield ReadPiece(box, map, -1, self.source, self.whole, region, self.fill)
+            return
+        for shard, part, region, block in self._product(box) if self.apart else self._together(box):
+            task, map = made.shards[shard], self.map if self.same else _straight(self.map, part)
+            needs.add(task)
+            yield ReadPiece(part, map, task, None, block, region, None, self.output, self.spilled)
+
+    def _product(self, box: Box) -> Iterator[tuple[int, Box, Box, Box]]:
+        """(shard, part of the box, region of the block, block) of every block that the box meets."""
+        found = []
+        for row, (dim, met) in enumerate(zip(self.dims, self._met, strict=True)):
+            span = (0, 1) if dim is None else (box.start[dim], box.shape[dim])
+            known = met.get(span)
+            if known is None:
+                known = met[span] = list(self._along(row, *span))
+            found.append(known)
+        for one in product(*found):
+            shards, low, extent, first, count, begin, length = zip(*one, strict=True)
+            region = block = trusted_box(first, count)
+            if (first, count) != (begin, length):
+                block = trusted_box(begin, length)
+            if self.still:
+                part = region
+            elif self.same:
+                part = trusted_box(low, extent)
+            else:
+                starts, shape = list(box.start), list(box.shape)
+                for dim, a, n in zip(self.dims, low, extent, strict=True):
+                    if dim is not None:
+                        starts[dim], shape[dim] = a, n
+                part = trusted_box(tuple(starts), tuple(shape))
+            yield sum(shards), part, region, block
+
+    def _along(self, row: int, low: int, extent: int) -> Iterator[_Met]:
+        """The blocks along a row that a range of its dimension meets."""
+        cuts, b, dim = self.cuts.cuts[row], self.map.offset[row], self.dims[row]
+        c = 0 if dim is None else self.map.matrix[row][dim]
+        first, last = sorted((c * low + b, c * (low + extent - 1) + b))
+        for at in range(max(bisect_right(cuts, first) - 1, 0), min(bisect_left(cuts, last + 1), len(cuts) - 1)):
+            begin, end = cuts[at], cuts[at + 1]
+            if begin == end:
+                continue
+            head, near, far = self.steps[row] * at, low, low + extent - 1
+            if c:
+                ends = (begin - b, end - 1 - b) if c > 0 else (end - 1 - b, begin - b)
+                near, far = max(-(-ends[0] // c), near), min(ends[1] // c, far)
+            if near <= far:
+                seen = min(c * near + b, c * far + b)
+                yield head, near, far - near + 1, seen, abs(c) * (far - near) + 1, begin, end - begin
+
+    def _together(self, box: Box) -> Iterator[tuple[int, Box, Box, Box]]:
+        """The same where a dimension moves two rows, as along a diagonal: block by block."""
+        for place in self.cuts.places(self.map.cover(box)):
+            block = self.cuts.at(place)
+            part = preimage(self.map, box, block)
+            if not part.empty:
+                yield sum(map(mul, place, self.steps)), part, self.map.cover(part), block
+
+
+class _Views:
+    """Where the values of boxes of a tensor come from: what `resolve` says of the whole tensor, cut to each box.
+
+    Args:
+        parts: boxes of the tensor that have no point in common, and how each is seen.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Box, _Sight]]) -> None:
+        self.parts = parts
+        ranks = range(parts[0][0].rank if len(parts) > 1 else 0)
+        self.dim = max(ranks, key=lambda k: len({box.start[k] for box, _ in parts}), default=0)
+        rows = sorted((box.start[self.dim], k) for k, (box, _) in enumerate(parts)) if ranks else []
+        self.starts, self.order = [start for start, _ in rows], [k for _, k in rows]
+        self.longest = max((box.shape[self.dim] for box, _ in parts), default=0) if ranks else 0
+
+    def pieces(self, box: Box, needs: set[int]) -> Iterator[ReadPiece]:
+        """As `_Sight` has them."""
+        if not self.starts:
+            for _, sight in self.parts:
+                yield from sight.pieces(box, needs)
+            return
+        low = box.start[self.dim]
+        first = bisect_right(self.starts, low - self.longest)
+        for k in sorted(self.order[first : bisect_left(self.starts, low + box.shape[self.dim])]):
+            whole, sight = self.parts[k]
+            part = whole.intersect(box)
+            if not part.empty:
+                yield from sight.pieces(part, needs)
+
+
+Found = tuple[Read, tuple[int, ...]]
+"""A read, and the numbers of the tasks that make what it reads."""
+
+
+@dataclass(slots=True)
+class _Input:
+    """An input of a step's shards.
+
+    Args:
+        name: as the kernel knows it.
+        tensor: that is read.
+        dtype: its type.
+        region: of it that a block of the index needs; None: the same box.
+        dims: the dimensions of the index that decide on the region, where others do not: reads are kept by them.
+        known: reads by where they are along these.
+    """
+
+    name: str
+    tensor: Tensor
+    dtype: np.dtype[Any]
+    region: Callable[[Box], Box] | None
+    dims: tuple[int, ...] | None
+    known: dict[tuple[int, ...], Found] = field(default_factory=dict)
+
+
+class _Shards:
+    """What all shards of a step share, and from that each of them by its place in the grid."""
+
+    def __init__(self, tasks: Enumerator, number: int) -> None:
+        self.tasks, self.number, self.step = tasks, number, tasks.plan.steps[number]
+        step, node = self.step, self.step.node
+        self.strides = _strides(step.cuts.grid)
+        self.shards: dict[int, int] = {}  # shard -> the number of its task
+        self.after = self._after()
+        self.fixed = None if step.where.run or any(step.where.digits) else tasks.machines[step.where.offset]
+        self.outs: list[tuple[Partition, tuple[int | None, ...]]] = []  # where the index cuts the outputs
+        if isinstance(node, Operation) and step.stage != "combine":
+            self.outs = [(output_partition(node, name, step.cuts), drivers(node, name)) for name in step.outputs]
+        straight = tuple(range(len(step.cuts.grid)))
+        self.straight = all(rows == straight and cuts == step.cuts for cuts, rows in self.outs)
+        self.inputs = self._inputs()
+
+    def _after(self) -> tuple[int, ...]:
+        """The steps that a sequence point holds before it."""
+        node, steps = self.step.node, self.tasks.steps
+        points = node.after if isinstance(node, Operation) else ()
+        return tuple(dict.fromkeys(k for point in points for node in point.before for k in steps.get(node, ())))
+
+    def _inputs(self) -> list[_Input]:
+        """The inputs that shards read beside partial results."""
+        node, stage = self.step.node, self.step.stage
+        if isinstance(node, Sink):
+            return [_Input("x", node.tensor, node.tensor.dtype, None, None)]
+        late = operator_of(node).finish
+        taken = [(n, x) for n, x in node.inputs if stage == "block" or (n in late) == (stage == "combine")]
+        return [_Input(name, x, x.dtype, *_regions(node, name, stage != "combine")) for name, x in taken]
+
+    def task(self, shard: int, place: tuple[int, ...]) -> Task:
+        """The task of a shard; those that make what it reads have their numbers."""
+        step = self.step
+        box = step.cuts.at(place)
+        found = [*self._combined(box), *self._read(place, box), *self._accumulator(place)]
+        if len(found) == 1:
+            ((only, needs),) = found
+            reads: tuple[Read, ...] = (only,)
+        else:
+            reads = tuple(read for read, _ in found)
+            needs = tuple(sorted({number for _, row in found for number in row}))
+        machine = self.tasks.machines[step.where.machine(place)] if self.fixed is None else self.fixed
+        if self.straight or not self.outs:
+            outs = (box,) * max(1, len(step.outputs) if isinstance(step.node, Operation) else 1)
+        else:
+            outs = tuple(cuts.at([0 if k is None else place[k] for k in rows]) for cuts, rows in self.outs)
+        return Task(self.shards[shard], self.number, shard, machine, box, reads, outs, needs, self.after)
+
+    def _read(self, place: tuple[int, ...], box: Box) -> Iterator[Found]:
+        index = box
+        if self.step.stage == "combine":
+            index = index_of_output(cast("Operation", self.step.node), self.step.outputs[0], box)
+        for one in self.inputs:
+            if one.dims is None:
+                yield self.tasks.read(one, index if one.region is None else one.region(index))
+                continue
+            key = tuple([place[k] for k in one.dims])
+            known = one.known.get(key)
+            if known is None:
+                known = one.known[key] = self.tasks.read(one, index if one.region is None else one.region(index))
+            yield known
+
+    def _accumulator(self, place: Sequence[int]) -> Iterator[Found]:
+        """The block of the wave before, which a later wave of a machine's part of a reduction adds to."""
+        step, before = self.step, list(place)
+        for k in reversed(step.accumulated):
+            count = step.where.waves[k]
+            before[k] += -1 if place[k] % count else count - 1
+            if place[k] % count:
+                break
+        else:
+            return
+        task = self.shards[sum(map(mul, before, self.strides))]
+        for (cuts, rows), tensor in zip(self.outs, step.tensors, strict=True):
+            box = cuts.at([0 if k is None else place[k] for k in rows])
+            same = AffineMap.identity(box.rank)
+            piece = ReadPiece(box, same, task, None, box, box, None, tensor.output, step.spilled)
+            yield Read(f"{PARTIAL}0.{tensor.output}", tensor.dtype, box, (piece,)), (task,)
+
+    def _combined(self, box: Box) -> Iterator[Found]:
+        """One read per part along the reduction dimensions and output, each gathered over the blocks that it spans."""
+        if self.step.stage != "combine":
+            return
+        node = cast("Operation", self.step.node)
+        index = index_of_output(node, self.step.outputs[0], box)
+        made = self.tasks.shards(self.tasks.partials[node])
+        cuts, tensors = made.step.cuts, made.step.tensors
+        reduced = sorted(node.signature.monoids) if node.signature else []
+        if box.empty:  # behind the last row of a part that is shorter than others
+            yield from ((Read(f"{PARTIAL}0.{tensor.output}", tensor.dtype, box, ()), ()) for tensor in tensors)
+            return
+        last = {k: made.step.where.waves[k] - 1 for k in made.step.accumulated}
+        parts: dict[tuple[int, ...], list[tuple[int, Box, Box]]] = {}
+        seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+        for k, _ in cuts.overlapping(index):
+            place = cuts.place(k)
+            if any(place[d] % (at + 1) != at for d, at in last.items()):
+                continue
+            part = tuple(place[d] for d in reduced)
+            kept = tuple(digit for d, digit in enumerate(place) if d not in reduced)
+            if (part, kept) in seen:
+                continue
+            seen.add((part, kept))
+            block = _output_block(node, tensors[0].output, cuts.at(place))  # the same for all outputs of a state
+            common = block.intersect(box)
+            if not common.empty:
+                parts.setdefault(part, []).append((made.shards[k], common, block))
+        same, spilled = AffineMap.identity(box.rank), made.step.spilled
+        for at, part in enumerate(sorted(parts)):
+            for tensor in tensors:
+                pieces = tuple(
+                    ReadPiece(common, same, task, None, block, common, None, tensor.output, spilled)
+                    for task, common, block in parts[part]
+                )
+                needs = tuple(sorted({task for task, _, _ in parts[part]}))
+                yield Read(f"{PARTIAL}{at}.{tensor.output}", tensor.dtype, box, pieces), needs
+
+
+def _regions(node: Operation, name: str, of_index: bool) -> tuple[Callable[[Box], Box] | None, tuple[int, ...] | None]:
+    """(`region`, `dims`) of an `_Input`; what a block of an output needs is not kept."""
+    region, signature = input_regions(node, name), node.signature
+    if signature is None:
+        return region, ()
+    one = signature.input(name)
+    rows, rank = one.map.matrix, node.index.rank
+    plain = one.map == AffineMap.identity(rank) and all(n == 1 for n in one.shape) and not any(node.index.start)
+    moving = tuple(k for k in range(rank) if any(row[k] for row in rows))
+    return (None if plain else region), (moving if of_index and len(moving) < rank else None)
+
+
+def _strides(grid: Sequence[int]) -> tuple[int, ...]:
+    """By how much the number of a block grows along each dimension of a grid."""
+    return tuple(prod(grid[k + 1 :]) for k in range(len(grid)))
 
 
 class Enumerator:
@@ -204,215 +494,57 @@ class Enumerator:
             if isinstance(step.node, Operation):
                 (self.partials if step.stage == "partial" else self.made)[step.node] = number
         self.machines = plan.machines.order
-        self.number: dict[Key, int] = {}
-        self.blocks = lru_cache(maxsize=None)(lambda number, output: block_partition(plan.steps[number], output))
-        self.shard_steps = lru_cache(maxsize=None)(self._shard_steps)
-        self.outs = lru_cache(maxsize=None)(self._outs)
-        self.inputs = lru_cache(maxsize=None)(self._inputs)
-        self.after = lru_cache(maxsize=None)(self._after)
+        self.shards = lru_cache(maxsize=None)(partial(_Shards, self))
+        self._views: dict[Tensor, _Sight | _Views | None] = {}
 
     def __iter__(self) -> Iterator[Task]:
+        count = 0
         for number, places in issue_order(self.plan.steps):
-            keys = [(number, self.plan.steps[number].cuts.number(place)) for place in places]
+            shards = self.shards(number)
+            keys = [sum(map(mul, place, shards.strides)) for place in places]
             for key in keys:
-                self.number[key] = len(self.number)
-            for key, place in zip(keys, places, strict=True):
-                yield self._task(key, place)
+                shards.shards[key] = count
+                count += 1
+            yield from map(shards.task, keys, places)
 
-    def _after(self, number: int) -> tuple[int, ...]:
-        """The steps that a sequence point holds before a step."""
-        node = self.plan.steps[number].node
-        points = node.after if isinstance(node, Operation) else ()
-        return tuple(dict.fromkeys(k for point in points for node in point.before for k in self.steps.get(node, ())))
-
-    @staticmethod
-    def _sources(reads: _Reads) -> dict[Key, None]:
-        return {who: None for _, _, _, pieces in reads for who, _ in pieces if who is not None}
-
-    def _find_reads(
-        self, number: int, place: tuple[int, ...], box: Box
-    ) -> Iterator[tuple[str, np.dtype[Any], Box, _Pieces]]:
-        step = self.plan.steps[number]
-        node = step.node
-        if isinstance(node, Sink):
-            yield "x", node.tensor.dtype, box, self._pieces(node.tensor, box)
-            return
-        index = box
-        if step.stage == "combine":
-            index = index_of_output(node, step.outputs[0], box)
-            yield from self._partial_reads(node, box, index)
-        for name, tensor, regions in self.inputs(number):
-            region = regions(index)
-            yield name, tensor.dtype, region, self._pieces(tensor, region)
-        if step.accumulated:
-            yield from self._accumulator(step, number, place)
-
-    def _inputs(self, number: int) -> list[tuple[str, Tensor, Callable[[Box], Box]]]:
-        """The inputs that shards of a step read beside partial results, and which region of each."""
-        step = self.plan.steps[number]
-        node = cast("Operation", step.node)
-        late = operator_of(node).finish
-        return [
-            (name, tensor, input_regions(node, name))
-            for name, tensor in node.inputs
-            if step.stage == "block" or (name in late) == (step.stage == "combine")
-        ]
-
-    def _accumulator(
-        self, step: Step, number: int, place: Sequence[int]
-    ) -> Iterator[tuple[str, np.dtype[Any], Box, _Pieces]]:
-        """The block of the wave before, which a later wave of a machine's part of a reduction adds to."""
-        before = list(place)
-        for k in reversed(step.accumulated):
-            count = step.where.waves[k]
-            before[k] += -1 if place[k] % count else count - 1
-            if place[k] % count:
-                break
+    def read(self, one: _Input, region: Box) -> Found:
+        """The read of a region of an input."""
+        if region.empty:
+            return Read(one.name, one.dtype, region, ()), ()
+        if one.tensor not in self._views:
+            self._views[one.tensor] = self._view(one.tensor)
+        view, needs = self._views[one.tensor], set[int]()
+        if view is not None:
+            pieces = tuple(view.pieces(region, needs))
         else:
-            return
-        for (cuts, rows), tensor in zip(self.outs(number), step.tensors, strict=True):
-            box = cuts.at([0 if k is None else place[k] for k in rows])
-            part = (box, AffineMap.identity(box.rank), None, box, box, None, tensor.output)
-            yield f"{PARTIAL}0.{tensor.output}", tensor.dtype, box, [((number, step.cuts.number(before)), part)]
+            found = resolve(one.tensor, region)
+            pieces = tuple(p for one in found for p in self._sight(one).pieces(one.box, needs))
+        return Read(one.name, one.dtype, region, pieces), tuple(sorted(needs))
 
-    def _partial_reads(
-        self, node: Operation, box: Box, index: Box
-    ) -> Iterator[tuple[str, np.dtype[Any], Box, _Pieces]]:
-        """One read per part along the reduction dimensions and output, each gathered over the blocks that it spans."""
-        number = self.partials[node]
-        cuts = self.plan.steps[number].cuts
-        reduced = sorted(node.signature.monoids) if node.signature else []
-        tensors = self.plan.steps[number].tensors
-        if box.empty:  # behind the last row of a part that is shorter than others
-            yield from ((f"{PARTIAL}0.{tensor.output}", tensor.dtype, box, []) for tensor in tensors)
-            return
-        last = {k: self.plan.steps[number].where.waves[k] - 1 for k in self.plan.steps[number].accumulated}
-        parts: dict[tuple[int, ...], list[tuple[Key, Box, Box]]] = {}
-        seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
-        for k, _ in cuts.overlapping(index):
-            place = cuts.place(k)
-            if any(place[d] % (at + 1) != at for d, at in last.items()):
-                continue
-            part = tuple(place[d] for d in reduced)
-            kept = tuple(digit for d, digit in enumerate(place) if d not in reduced)
-            if (part, kept) in seen:
-                continue
-            seen.add((part, kept))
-            block = _output_block(node, tensors[0].output, cuts.at(place))  # the same for all outputs of a state
-            common = block.intersect(box)
-            if not common.empty:
-                parts.setdefault(part, []).append(((number, k), common, block))
-        same = AffineMap.identity(box.rank)
-        for at, part in enumerate(sorted(parts)):
-            for tensor in tensors:
-                yield (
-                    f"{PARTIAL}{at}.{tensor.output}",
-                    tensor.dtype,
-                    box,
-                    [
-                        (who, (common, same, None, block, common, None, tensor.output))
-                        for who, common, block in parts[part]
-                    ],
-                )
-
-    def _pieces(self, tensor: Tensor, box: Box) -> _Pieces:
-        if box.empty:
-            return []
+    def _view(self, tensor: Tensor) -> _Sight | _Views | None:
+        """How boxes of a tensor are seen; None where each has to be resolved, since elements go by turns."""
         if not isinstance(tensor.producer, Selector):  # what `resolve` answers, without asking
-            return self._origin_pieces(tensor, box, AffineMap.identity(box.rank), box)
-        found: _Pieces = []
-        for piece in resolve(tensor, box):
-            if piece.origin is None:
-                nothing = Box.of(())
-                found.append((None, (piece.box, piece.map, None, nothing, nothing, piece.fill, "out")))
-            else:
-                found += self._origin_pieces(piece.origin, piece.box, piece.map, piece.region)
-        return found
+            return self._sight(ViewPiece(tensor.type.box, tensor, AffineMap.identity(len(tensor.shape))))
+        pieces = resolve(tensor, tensor.type.box, lattices=True)
+        if any(piece.lattice is not None for piece in pieces):
+            return None
+        return _Views([(piece.box, self._sight(piece)) for piece in pieces])
 
-    def _origin_pieces(self, origin: Tensor, box: Box, map: AffineMap, region: Box) -> _Pieces:
-        """The pieces of a box that is seen in a source or in the result of an operation."""
-        producer = origin.producer
-        if isinstance(producer, Source):
-            return [(None, (box, map, producer, producer.type.box, region, None, "out"))]
-        return list(self._block_pieces(self.made[cast("Operation", producer)], origin.output, box, map, region))
+    def _sight(self, piece: ViewPiece) -> _Sight:
+        producer = piece.origin.producer if piece.origin is not None else None
+        made = self.shards(self.made[producer]) if isinstance(producer, Operation) else None
+        return _Sight(piece.map, piece.origin, piece.fill, made)
 
-    def _block_pieces(
-        self, number: int, output: str, box: Box, map: AffineMap, region: Box
-    ) -> Iterator[tuple[Key, _Part]]:
-        blocks, steps = self.blocks(number, output), self.shard_steps(number, output)
-        straight = map == AffineMap.identity(box.rank)
-        for place in blocks.places(region):
-            block = blocks.at(place)
-            part = block.intersect(box) if straight else preimage(map, box, block)
-            if not part.empty:
-                shard = sum(digit * step for digit, step in zip(place, steps, strict=True))
-                yield (number, shard), (part, map, None, block, part if straight else map.cover(part), None, output)
 
-    def _shard_steps(self, number: int, output: str) -> tuple[int, ...]:
-        """By how much a step's shard number grows along each dimension of the grid of an output's blocks.
+def _shard_steps(step: Step, output: str) -> tuple[int, ...]:
+    """By how much a step's shard number grows along each dimension of the grid of an output's blocks.
 
-        A block is made by the shard at 0 along every dimension that does not cut it.
-        """
-        step = self.plan.steps[number]
-        grid, rows = step.cuts.grid, range(len(step.cuts.grid))
-        node = step.node
-        if step.stage == "block" and isinstance(node, Operation):
-            if node.signature is None:
-                return (0,) * len(node.output_types[output].shape)
-            return tuple(0 if k is None else prod(grid[k + 1 :]) for k in drivers(node, output))
-        return tuple(prod(grid[k + 1 :]) for k in rows)
-
-    def _outs(self, number: int) -> list[tuple[Partition, tuple[int | None, ...]]]:
-        """Per output that a step's index cuts: its blocks, and the index dimension that cuts each of its dimensions."""
-        step = self.plan.steps[number]
-        node = step.node
-        if not isinstance(node, Operation) or step.stage == "combine":
-            return []
-        return [(output_partition(node, name, step.cuts), drivers(node, name)) for name in step.outputs]
-
-    def _task(self, key: Key, place: tuple[int, ...]) -> Task:
-        number, shard = key
-        step = self.plan.steps[number]
-        box = step.cuts.at(place)
-        reads = list(self._find_reads(number, place, box))
-        made = tuple(
-            Read(
-                name,
-                dtype,
-                region,
-                tuple(
-                    ReadPiece(part[0], _straight(part[1], part[0]), -1, *part[2:])
-                    if who is None
-                    else ReadPiece(
-                        part[0],
-                        _straight(part[1], part[0]),
-                        self.number[who],
-                        *part[2:],
-                        self.plan.steps[who[0]].spilled,
-                    )
-                    for who, part in pieces
-                ),
-            )
-            for name, dtype, region, pieces in reads
-        )
-        needs = tuple(sorted(self.number[who] for who in self._sources(reads)))
-        machine = self.machines[step.where.machine(place)]
-        outs = self.outs(number)
-        if outs:
-            boxes = tuple(cuts.at([0 if k is None else place[k] for k in drivers]) for cuts, drivers in outs)
-        else:
-            boxes = (box,) * max(1, len(step.outputs) if isinstance(step.node, Operation) else 1)
-        return Task(
-            self.number[key],
-            number,
-            shard,
-            machine,
-            box,
-            made,
-            boxes,
-            needs,
-            self.after(number),
-        )
+    A block is made by the shard at 0 along every dimension that does not cut it.
+    """
+    node, steps = step.node, _strides(step.cuts.grid)
+    if step.stage == "block" and isinstance(node, Operation):
+        return tuple(0 if k is None else steps[k] for k in drivers(node, output))
+    return steps
 
 
 def _straight(map: AffineMap, box: Box) -> AffineMap:

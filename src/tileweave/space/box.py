@@ -117,6 +117,8 @@ class Box:
         """The box moved by a vector."""
         if len(by) != len(self.shape):
             self._same_rank("translate", len(by))
+        if not any(by):
+            return self
         return trusted_box(tuple(map(add, self.start, by)), self.shape)
 
     def intersect(self, other: Box) -> Box:

@@ -243,7 +243,7 @@ class CpuKernel:
                 if spec.role == "scratch":
                     bound.write(self._head.size + 8 * self.program.position(spec.name), base + self._scratch[spec.name])
 
-        bound.place = place
+        bound.place, bound.check = place, self._check_pairs
         for position, address in zip(positions, addresses, strict=True):
             bound.write(position, address)
         return bound
@@ -377,11 +377,14 @@ class CpuKernel:
             if not (low >= 0 and high <= array.nbytes and flags.c_contiguous):
                 self._check_bounds(array, address, name, low, high)
             addresses.append(address)
+        self._check_pairs(addresses)
+        return addresses
+
+    def _check_pairs(self, addresses: Sequence[int]) -> None:
         for j, k in self._pairs:
             a, b = self._wanted[j], self._wanted[k]
             if addresses[j] + a[3] < addresses[k] + b[4] and addresses[k] + b[3] < addresses[j] + a[4]:
                 self._check_pair(a[0], addresses[j], b[0], addresses[k])
-        return addresses
 
     def _check_bounds(self, array: Array, base: int, name: str, extent_low: int, extent_high: int) -> None:
         low, high = np.lib.array_utils.byte_bounds(owner(array))

@@ -18,7 +18,7 @@ import numpy as np
 
 from tileweave.backends.calls import NOWHERE, Apart, CallRow, Point, PythonRow, Wanted
 from tileweave.backends.cpu.target.native import code
-from tileweave.backends.host import OBJECT_DATA, Block, address_of, interface_address, span
+from tileweave.backends.host import LINE_BYTES, OBJECT_DATA, Block, address_of, interface_address, span
 
 Array = np.ndarray[Any, Any]
 _WORD = struct.Struct("=q")
@@ -119,10 +119,37 @@ class Bound:
         """Writes where the working memory begins."""
         self.fault = -1
         """Where the environment has a word that the call sets where it did something else; -1: nowhere."""
+        self.check: Callable[[Sequence[int]], None] | None = None
+        """Refuses addresses of the operands that the kernel cannot run on; None: arrays are asked for."""
 
     def write(self, position: int, value: int) -> None:
         """Write a word of the environment."""
         _WORD.pack_into(self.env, position, value)
+
+
+class Copies:
+    """A kernel with many environments, which differ from one in where the operands lie.
+
+    Args:
+        like: the one, placed already.
+        addresses: of the operands, a row per copy.
+    """
+
+    def __init__(self, like: Bound, addresses: Sequence[Sequence[int]]) -> None:
+        self.like = like
+        self.addresses = np.asarray(addresses, np.int64).reshape(len(addresses), -1)
+        size = -(-len(like.env) // LINE_BYTES) * LINE_BYTES
+        self._block = Block(size * len(addresses))
+        self._envs = np.frombuffer(self._block.memory, np.uint8)[: size * len(addresses)].reshape(-1, size)
+        self.places = range(self._block.address, self._block.address + size * len(addresses), size)
+        """Where each copy begins."""
+        self.place()
+
+    def place(self) -> None:
+        """Copies what has been written into the one."""
+        self._envs[:, : len(self.like.env)] = np.frombuffer(memoryview(self.like.env), np.uint8)
+        for position, column in zip(self.like.positions, self.addresses.T, strict=True):
+            self._envs[:, position : position + 8] = np.ascontiguousarray(column)[:, None].view(np.uint8)
 
 
 class BindsArrays(Protocol):
@@ -136,25 +163,50 @@ class NativeCalls:
     """Prepared calls; see `tileweave.backends.calls.Calls`."""
 
     def __init__(self) -> None:
-        self._bound: list[Bound] = []
+        self._bound: list[tuple[Bound, int]] = []  # with where its environment begins; 0: in copies that are to be made
+        self._wanted: dict[int, dict[int, Sequence[int]]] = {}  # call -> calls like it and the addresses of operands
+        self._copies: list[Copies] = []
         self._memory: Block | None = None
 
     def add(self, kernel: BindsArrays, arrays: Sequence[Array]) -> int:
         """A call, by number; the arrays are checked."""
         bound = kernel.bind(arrays)
-        self._bound.append(bound)
+        self._bound.append((bound, bound.address))
         if self._memory is None or self._memory.size < bound.work_bytes:
             self._memory = Block(max(4096, -(-bound.work_bytes // 4096) * 4096))
-            for earlier in self._bound:
-                earlier.place(self._memory.address)
+            for earlier, address in self._bound:
+                if address == earlier.address:
+                    earlier.place(self._memory.address)
+            for copies in self._copies:
+                copies.place()
         else:
             bound.place(self._memory.address)
         return len(self._bound) - 1
+
+    def add_like(self, call: int, addresses: Sequence[int]) -> int | None:
+        """A call of an earlier one's kernel; see `tileweave.backends.calls.AddsAlike`."""
+        bound, _ = self._bound[call]
+        if bound.check is None or bound.fault >= 0:
+            return None
+        bound.check(addresses)
+        self._bound.append((bound, 0))
+        self._wanted.setdefault(call, {})[len(self._bound) - 1] = addresses
+        return len(self._bound) - 1
+
+    def _copy(self) -> None:
+        """Makes the environments of calls that are like others."""
+        for call, alike in self._wanted.items():
+            bound, _ = self._bound[call]
+            self._copies.append(Copies(bound, list(alike.values())))
+            for number, address in zip(alike, self._copies[-1].places, strict=True):
+                self._bound[number] = bound, address
+        self._wanted.clear()
 
     def sequence(
         self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = (), apart: Apart = NOWHERE
     ) -> CallRow:
         """These calls in one native loop."""
+        self._copy()
         chosen = [self._bound[call] for call in calls]
         if _takes_objects():
             return NativeRow(chosen, [(point, self._word(point)) for point in points], wanted, apart, self)
@@ -170,15 +222,15 @@ class NativeCalls:
 
     def _word(self, point: Point) -> int:
         """Where an environment names an operand."""
-        bound = self._bound[point.call]
-        return bound.address + bound.positions[point.position]
+        bound, address = self._bound[point.call]
+        return address + bound.positions[point.position]
 
 
 class NativeRow:
     """Calls in a row: see `tileweave.backends.calls.CallRow`.
 
     Args:
-        calls: what is called.
+        calls: what is called, with where its environment begins.
         points: with the address that takes the operand's.
         wanted: as `Calls.sequence`.
         apart: as `Calls.sequence`.
@@ -189,13 +241,13 @@ class NativeRow:
 
     def __init__(
         self,
-        calls: Sequence[Bound],
+        calls: Sequence[tuple[Bound, int]],
         points: Sequence[tuple[Point, int]],
         wanted: Sequence[Wanted],
         apart: Apart,
         kept: object,
     ) -> None:
-        rows = _words([word for bound in calls for word in (bound.entry.code.addresses["entry"], bound.address)])
+        rows = _words([word for bound, at in calls for word in (bound.entry.code.addresses["entry"], at)])
         pointed = _words([word for point, at in points for word in (point.number, point.offset_bytes, at)])
         looked, extents = _looked(wanted)
         numbers = [about.number for about in wanted] + [point.number for point, _ in points]
@@ -203,8 +255,8 @@ class NativeRow:
         tables = ((len(wanted), looked), (len(points), pointed), (len(calls), rows))
         words = [word for count, table in tables for word in (count, ctypes.addressof(table))]
         spans = _spans(apart)
-        faults = _words([bound.address + bound.fault for bound in calls if bound.fault >= 0])
-        last = sum(bound.fault >= 0 for bound in calls), ctypes.addressof(faults)
+        faults = _words([at + bound.fault for bound, at in calls if bound.fault >= 0])
+        last = sum(bound.fault >= 0 for bound, _ in calls), ctypes.addressof(faults)
         self.head = _words([id(np.ndarray), *words, ctypes.addressof(spans[0]), 0, objects, *_python(), *last])
         self._kept = (tables, extents, calls, kept, code(), spans, faults)
         self.run, self.again = (_builtin(name, self.head, self._kept) for name in ("call", "again"))
