@@ -1,4 +1,4 @@
-"""Contractions of BF16 into FP32 and of INT16 into INT32: pairs of products at once where the processor can."""
+"""Contractions of BF16 into FP32, of INT16 and INT8 into INT32: several products at once where the processor can."""
 
 from __future__ import annotations
 
@@ -67,17 +67,63 @@ def without(*names: str) -> Target:
 FEWER = {"host": host(), "no vnni": without("avx512vnni"), "no pairs": without("avx512vnni", "avx512bw", "avx2")}
 
 
+@pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("target", [pytest.param(target, id=name) for name, target in FEWER.items()])
 @pytest.mark.parametrize(("equation", "sizes"), CASES)
-def test_integers_of_16_bits_are_exact(equation: str, sizes: dict[str, int], target: Target) -> None:
-    rng = np.random.default_rng(0)
-    a, b, _ = (np.empty(x.shape, "int16") for x in arrays(equation, sizes))
-    a[...], b[...] = rng.integers(-(2**15), 2**15, a.shape), rng.integers(-(2**15), 2**15, b.shape)
+def test_integers_of_few_bits_are_exact(equation: str, sizes: dict[str, int], target: Target, bits: int) -> None:
+    rng, most = np.random.default_rng(0), 1 << (bits - 1)
+    a, b, _ = (np.empty(x.shape, f"int{bits}") for x in arrays(equation, sizes))
+    a[...], b[...] = rng.integers(-most, most, a.shape), rng.integers(-most, most, b.shape)
     wide = np.einsum(equation, a.astype(np.int64), b.astype(np.int64))
     c = np.full(wide.shape, 77, np.int32)
-    program = emit_contraction(equation, (dense(a, "INT16"), dense(b, "INT16")), dense(c, "INT32"))
+    program = emit_contraction(equation, (dense(a, f"INT{bits}"), dense(b, f"INT{bits}")), dense(c, "INT32"))
     compile(program, threads=2, target=target, cache=False)(a, b, c)
     assert np.array_equal(c, wide.astype(np.int32))  # sums wrap
+
+
+@pytest.mark.parametrize("target", [pytest.param(target, id=name) for name, target in FEWER.items()])
+@pytest.mark.parametrize(("x", "y"), [(-128, -128), (-128, 127), (127, -128), (127, 127)])
+def test_products_of_the_ends_of_8_bits_do_not_saturate(x: int, y: int, target: Target) -> None:
+    a, b = np.full((13, 67), x, np.int8), np.full((67, 49), y, np.int8)
+    start = np.arange(13 * 49, dtype=np.int32).reshape(13, 49)
+    c = start.copy()
+    operands = dense(a, "INT8"), dense(b, "INT8")
+    program = emit_contraction("ik,kj->ij", operands, dense(c, "INT32"), accumulate=True)
+    compile(program, threads=1, target=target, cache=False)(a, b, c)
+    assert np.array_equal(c, start + 67 * x * y)
+
+
+@pytest.mark.skipif(not host().has("avx512vnni"), reason="needs a processor with AVX512_VNNI")
+def test_bytes_are_multiplied_four_at_a_time() -> None:
+    a, b, c = np.ones((16, 32), np.int8), np.ones((32, 64), np.int8), np.zeros((16, 64), np.int32)
+    kernel = compile(
+        emit_contraction("ik,kj->ij", (dense(a, "INT8"), dense(b, "INT8")), dense(c, "INT32")), cache=False
+    )
+    assert "vpdpbusd" in kernel.source
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_integers_in_random_places_are_exact(bits: int) -> None:
+    """Random extents and strides, also with what is no part of the operands beside them."""
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print(f"seed {seed}")
+    rng, most = np.random.default_rng(seed), 1 << (bits - 1)
+    for _ in range(8):
+        m, k, n = (int(rng.choice([1, 2, 5, 16, 33, 70, 150])) for _ in range(3))
+        wide = [rng.integers(-most, most, (x + 3, y + 5)).astype(f"int{bits}") for x, y in ((m, k), (k, n))]
+        a, b = wide[0][1 : m + 1, 2 : k + 2], wide[1][2 : k + 2, 1 : n + 1]
+        if rng.random() < 0.3:
+            a = np.asfortranarray(a)
+        if rng.random() < 0.3:
+            b = np.asfortranarray(b)
+        c = np.full((m, n), 77, np.int32)
+        program = emit_contraction("ik,kj->ij", (dense(a, f"INT{bits}"), dense(b, f"INT{bits}")), dense(c, "INT32"))
+        threads = int(rng.integers(1, 3))
+        for target in FEWER.values():
+            c[...] = 77
+            compile(program, threads=threads, target=target, cache=False)(a, b, c)
+            exact = (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
+            assert np.array_equal(c, exact), (m, k, n, a.strides, b.strides, target.features)
 
 
 @pytest.mark.parametrize("target", [pytest.param(target, id=name) for name, target in FEWER.items()])

@@ -78,3 +78,25 @@ def test_what_is_quantised_and_used_at_once_is_what_its_integers_say() -> None:
     np.testing.assert_array_equal(back, (q.astype(np.float32) - 77) * np.float32(0.1))
     np.testing.assert_array_equal(y, (dq.astype(np.int64) - dz) @ w.astype(np.int64))
     assert np.abs((dq.astype(np.float64) - dz) * (x.max() - x.min()) / 255 - x).max() <= (x.max() - x.min()) / 255
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("kinds", [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8"), ("int8", "uint8")])
+def test_products_are_exact_whatever_stands_for_zero(kinds: tuple[str, str], known: bool) -> None:
+    """Zeros of one value, per row and per column; factors that fit in signed bytes less their zeros, or do not."""
+    seed = int(np.random.default_rng().integers(1 << 31))
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    for _ in range(4):
+        m, k, n = (int(rng.choice([1, 3, 16, 40, 130])) for _ in range(3))
+        a, b = small(rng, kinds[0], *[(2, m, k), (m, k)][rng.integers(2)]), small(rng, kinds[1], k, n)
+        za, zb = small(rng, kinds[0], *[(), (m,)][rng.integers(2)]), small(rng, kinds[1], *[(), (n,)][rng.integers(2)])
+        if rng.random() < 0.5:
+            middle = 128 if kinds[1] == "uint8" else 0
+            b, zb = np.clip(b, middle - 120, middle + 120), (zb % 5 + middle).astype(kinds[1])
+        node = helper.make_node("MatMulInteger", ["a", "b", "za", "zb"], ["y"])
+        constants, inputs = {"za": za}, {"a": a}
+        (constants if known else inputs).update({"b": b, "zb": zb})
+        (y,) = loaded(node, inputs, constants, {"y": "int32"})
+        rows = za.astype(np.int64).reshape(-1, 1) if za.ndim else np.int64(za)
+        np.testing.assert_array_equal(y, (a.astype(np.int64) - rows) @ (b.astype(np.int64) - zb.astype(np.int64)))

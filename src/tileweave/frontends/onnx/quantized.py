@@ -14,7 +14,7 @@ from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.frontends.values import constant, tensor
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import is_narrow
-from tileweave.graph.nn.quantized import as_numbers
+from tileweave.graph.nn.quantized import as_numbers, bytes_product
 
 
 def _spread(node: OnnxNode, value: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
@@ -103,7 +103,24 @@ def _zero(node: OnnxNode, index: int) -> Any:
 @operator("MatMulInteger")
 def matmul_integer(node: OnnxNode) -> Tensor:
     """A product in int32 of integers less their zero points."""
-    return g.matmul_integer(node.tensor(0), node.tensor(1), _zero(node, 2), _zero(node, 3))
+    return integer_product(node, node.tensor(0), 1, (_zero(node, 2), 3))
+
+
+def integer_product(node: OnnxNode, x: Tensor, y: int, zeros: tuple[Any, int]) -> Tensor:
+    """A product in int32 of integers less their zero points; y, and what stands for zero in it, are places of inputs.
+
+    A known y is taken as signed bytes, less its zero point, where it fits.
+    """
+    x_zero, place = zeros
+    own, zero = node.inputs[y], node.inputs[place] if node.has(place) else np.zeros((), np.int8)
+    if isinstance(own, np.ndarray) and isinstance(zero, np.ndarray) and own.size and own.itemsize == 1:
+        less = own.astype(np.int16) - zero.astype(np.int16)
+        fits = less.shape == own.shape and max(-1 - less.min(), less.max()) <= 127
+        if fits and own.ndim > 1 and len(x.shape) > 1 and x.dtype in (np.int8, np.uint8):
+            sums = less.sum(-2, dtype=np.int32, keepdims=True)
+            held = [tensor(constant(value), node.where) for value in (less.astype(np.int8), sums)]
+            return bytes_product(x, held[0], x_zero, held[1])
+    return g.matmul_integer(x, node.tensor(y), x_zero, _zero(node, place))
 
 
 @operator("ConvInteger")
@@ -166,8 +183,8 @@ def _requantized(node: OnnxNode, total: Tensor, factor: Tensor, zero: int) -> Te
 @operator("QLinearMatMul")
 def quantized_matmul(node: OnnxNode) -> Tensor:
     """A product of quantised tensors, quantised again."""
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale = (node.tensor(k) for k in range(7))
-    total = g.matmul_integer(a, b, a_zero, b_zero)
+    a, a_scale, a_zero, b_scale, y_scale = (node.tensor(k) for k in (0, 1, 2, 4, 6))
+    total = integer_product(node, a, 3, (a_zero, 5))
     scales = [g.cast(scale, np.float32) for scale in (a_scale, b_scale, y_scale)]
     factor = g.divide(g.multiply(scales[0], scales[1]), scales[2])
     return _requantized(node, total, factor, 7)

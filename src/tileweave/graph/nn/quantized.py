@@ -16,6 +16,7 @@ from tileweave.graph.ops.contract import matmul
 from tileweave.graph.ops.elementwise import add, cast, divide, multiply, saturate, subtract
 from tileweave.graph.ops.functions import clip, rint, trunc
 from tileweave.graph.ops.reductions import floating
+from tileweave.graph.ops.reductions import sum as sum_
 from tileweave.graph.ops.windows import Padding, Sizes, conv
 
 
@@ -82,10 +83,32 @@ def _signed(x: Any, zero: Any, dtype: Any, axis: int | None = None) -> Tensor:
     return wide if given is None else subtract(wide, cast(given, dtype))
 
 
+def bytes_product(x: Tensor, y: Tensor, zero: Any, sums: Tensor) -> Tensor:
+    """``(x - zero) @ y`` as a product of signed bytes and what a shift of x adds: the shift times the sums of y.
+
+    Args:
+        x: int8 or uint8 [.., m, k].
+        y: int8 [.., k, n].
+        zero: what stands for 0 in x: one number, or one per row.
+        sums: of the columns of y, in int32 [.., 1, n].
+    """
+    shift = 128 if x.dtype == np.uint8 else 0
+    if shift:
+        x = saturate(subtract(as_numbers(x, np.float32), float(shift)), np.int8)
+    out = matmul(x, y, dtype=np.int32)
+    if isinstance(zero, int) and zero == shift:
+        return out
+    by = saturate(subtract(float(shift), as_numbers(_along(zero, x, -2), np.float32)), np.int32)
+    return add(out, multiply(by, sums))
+
+
 @public()
 def matmul_integer(x: Any, y: Any, x_zero: Any = 0, y_zero: Any = 0) -> Tensor:
     """``(x - x_zero) @ (y - y_zero)`` of small integers, exact in int32; zeros per row of x, or per column of y."""
     x, y = as_tensor(x), as_tensor(y)
+    if x.dtype in (np.int8, np.uint8) and y.dtype == np.int8 and type(y_zero) is int and y_zero == 0:
+        if len(x.shape) > 1 and len(y.shape) > 1:
+            return bytes_product(x, y, x_zero, sum_(cast(y, np.int32), -2, keepdims=True, dtype=np.int32))
     kind = np.int16 if x.dtype.itemsize == y.dtype.itemsize == 1 else np.int32
     return matmul(_signed(x, x_zero, kind, -2), _signed(y, y_zero, kind, -1), dtype=np.int32)
 

@@ -357,13 +357,14 @@ def matmul(x: Any, y: Any, *, dtype: Any = None) -> Tensor:
     Args:
         x: [.., m, k] or [k].
         y: [.., k, n] or [k].
-        dtype: of sums and result, as in NumPy; by default the type that both promote to. Factors of 16-bit integers
-            are multiplied as they are where sums are of 32 bits.
+        dtype: of sums and result, as in NumPy; by default the type that both promote to. Factors of int8 or
+            int16 are multiplied as they are where sums are of 32 bits.
     """
     where = "matmul(x, y)"
     x, y = as_tensor(x, where), as_tensor(y, where)
     kind = None if dtype is None else element_type(where, dtype)
-    if kind is not None and not (x.dtype == y.dtype == np.int16 and kind == np.int32):
+    narrow = x.dtype == y.dtype and x.dtype in (np.int8, np.int16)
+    if kind is not None and not (narrow and kind == np.int32):
         x, y = cast(x, kind), cast(y, kind)
     types = {"x": x.type, "y": y.type}
     if not x.shape or not y.shape:

@@ -78,7 +78,8 @@ def block_product(
     work = 2 * n_rows * n_columns * contracted.total
     # the tile is chosen for the threads only where no sum depends on it: results must not differ with their number
     few = not batch and n_rows <= _FEW_ROWS and PARALLEL_FLOPS < work < _SWEPT_FLOPS
-    chosen = choose_tile(target, n_rows, n_columns, lanes, choices, threads if few else 1)
+    room = replace(target, registers=target.registers - 4) if contracted.together == _QUADS else target
+    chosen = choose_tile(room, n_rows, n_columns, lanes, choices, threads if few else 1)
     mr, nv = settings.tile(chosen, (*choices, 3) if choices is _VECTORS else choices, target.registers, lanes)
     mr = min(mr, n_rows)
     row_lanes = 1
@@ -179,12 +180,17 @@ def _contracted_dims(dims: list[Mode], widths: tuple[int, int], few_rows: bool) 
     return tuple(reversed(fuse(ordered)))
 
 
-_PAIRED: dict[tuple[tuple[str, ...], int], tuple[str, ...]] = {
-    (("BF16", "BF16", "FP32"), 16): ("avx512bf16",),
-    (("INT16", "INT16", "INT32"), 16): ("avx512vnni", "avx512bw"),
-    (("INT16", "INT16", "INT32"), 8): ("avx2",),
+_PAIRED: dict[tuple[tuple[str, ...], int], tuple[tuple[str, int], ...]] = {
+    (("BF16", "BF16", "FP32"), 16): (("avx512bf16", 2),),
+    (("INT16", "INT16", "INT32"), 16): (("avx512vnni", 2), ("avx512bw", 2)),
+    (("INT16", "INT16", "INT32"), 8): (("avx2", 2),),
+    (("INT8", "INT8", "INT32"), 16): (("avx512vnni", 4), ("avx512bw", 2)),
+    (("INT8", "INT8", "INT32"), 8): (("avx2", 2),),
 }
-"""Operands and sums, lanes -> the features of processors that multiply and add them in pairs, the best first."""
+"""Operands and sums, lanes -> the features of processors that multiply and add them together, the best first, and how
+many at a time."""
+_QUADS = 4
+"""Products of 8 bits, which need registers beside those of the tile: see `micro`."""
 
 
 def _paired(
@@ -194,18 +200,19 @@ def _paired(
     target: Target,
     lanes: int,
 ) -> Contracted:
-    """Products of 16 bits two at a time, where the processor has an instruction for it and both operands pack well."""
+    """Products of few bits formed together, where the processor can and both operands pack well."""
     features = _PAIRED.get((tuple(element.name for element in elements), lanes), ())
-    feature = next((one for one in features if target.has(one)), "")
+    feature, together = next((one for one in features if target.has(one[0])), ("", 1))
     if not feature:
         return contracted
-    if not contracted.dims or (contracted.tabled and contracted.dims[0].extent % 2):
+    if not contracted.dims or (contracted.tabled and contracted.dims[0].extent % together):
         return contracted
+    width = elements[0].width_bytes
     for operand, dims in enumerate(free_dims):
-        dense = [dim.strides[0] == 2 for dim in dims]
-        if not contracted.dense(operand, 2) and not (dense and dense[0]):
+        dense = [dim.strides[0] == width for dim in dims]
+        if not contracted.dense(operand, width) and not (dense and dense[0]):
             return contracted
-    return replace(contracted, paired=feature)
+    return replace(contracted, paired=feature, together=together)
 
 
 def _interleaved(

@@ -15,7 +15,7 @@ from tileweave.backends.cpu.gemm.blocking import ReadFrom
 from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES, Contracted, Panels, mask_from
 from tileweave.backends.cpu.gemm.prefetch import TURN, PrefetchPlan, PrefetchShare
 from tileweave.backends.cpu.llvm import vectors
-from tileweave.backends.cpu.llvm.elements import Element, vector, zero
+from tileweave.backends.cpu.llvm.elements import Element, splat, vector, zero
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.meanings import relu
 
@@ -109,6 +109,8 @@ def multiply_add(f: Function, element: Element, lanes: int, a: str, b: str, c: s
 _PAIRS = {"avx512bf16": "avx512bf16.dpbf16ps.512", "avx512vnni": "avx512.vpdpwssd.512",
           "avx512bw": "avx512.pmaddw.d.512", "avx2": "avx2.pmadd.wd"}  # fmt: skip
 """A processor's feature -> its instruction for pairs of products; the last two leave their sum to another one."""
+_SHIFTED, _SHIFT = -0x7F7F7F80, "-128"
+"""The bits that make four signed bytes unsigned ones, larger by 128, in 32 bits; 128 as such a byte."""
 
 
 def pair_product(f: Function, sums: Element, lanes: int, feature: str, a: str, b: str, c: str) -> str:
@@ -125,6 +127,15 @@ def pair_product(f: Function, sums: Element, lanes: int, feature: str, a: str, b
         return f.value(f"call {full} @{name}({full} {c}, {pairs})")
     f.module.declare(name, f"{full} {{}}({halves}, {halves})")
     return f.value(f"add {full} {c}, {f.value(f'call {full} @{name}({pairs})')}")
+
+
+def quad_product(f: Function, sums: Element, lanes: int, a: str, b: str, c: str) -> str:
+    """``c`` with four products of bytes added, unsigned ones in ``a`` and signed ones in ``b``; sums wrap in INT32."""
+    full, parts = vector(sums.memory, lanes), vector("i8", 4 * lanes)
+    name = "llvm.x86.avx512.vpdpbusd.512"
+    f.module.declare(name, f"{full} {{}}({full}, {parts}, {parts})")
+    pairs = ", ".join(f"{parts} {f.value(f'bitcast {full} {value} to {parts}')}" for value in (a, b))
+    return f.value(f"call {full} @{name}({full} {c}, {pairs})")
 
 
 PARAMETERS = [
@@ -171,6 +182,7 @@ class _Tile:
         self.lanes = columns.lanes
         self.element = columns.sums
         self.type = vector(self.element.memory, self.lanes)
+        self.quads = contracted.together == 4
 
     def row_offset(self, row: int, which: int) -> str:
         f = self.f
@@ -217,15 +229,28 @@ class _Tile:
             for row, place in enumerate(places):
                 one = f.load(self.element.memory, place, self.rows.element.width_bytes)
                 a = vectors.broadcast(f, self.element.memory, self.lanes, one)
+                if self.quads:
+                    a = f.value(f"xor {self.type} {a}, {splat('i32', self.lanes, str(_SHIFTED))}")
                 for group in range(tile.vectors):
                     old = carried[row * tile.vectors + group]
                     following.append(self.product(a, b[group], old))
+            if self.quads:
+                more = zip(b, carried[-tile.vectors :], strict=True)
+                following += [self.product(shift, one, old) for one, old in more]
             return following
+
+        shift = f"bitcast (<{4 * self.lanes} x i8> {splat('i8', 4 * self.lanes, _SHIFT)} to {self.type})"
 
         start = (
             self.start() if tile.start is Start.ROW else [zero(self.element, self.lanes)] * (tile.rows * tile.vectors)
         )
-        return [str(value) for value in (self.nested(step, start) if tile.nested else self.flat(step, start))]
+        if self.quads:  # rows are taken as unsigned, 128 more than they are: what that adds is summed beside them
+            start = start + [zero(self.element, self.lanes)] * tile.vectors
+        found = [str(value) for value in (self.nested(step, start) if tile.nested else self.flat(step, start))]
+        if self.quads:
+            more = found[-tile.vectors :] * tile.rows
+            found = [f.value(f"sub {self.type} {a}, {b}") for a, b in zip(found, more, strict=False)]
+        return found
 
     def start(self) -> list[str]:
         """The sums before the first product: where storing is asked for, the row at ``start``, else zero."""
@@ -286,6 +311,8 @@ class _Tile:
         return axis(len(self.contracted.dims) - 1, (0, 0), start)
 
     def product(self, a: str, b: str, old: str) -> str:
+        if self.quads:
+            return quad_product(self.f, self.element, self.lanes, a, b, old)
         if self.contracted.paired:
             return pair_product(self.f, self.element, self.lanes, self.contracted.paired, a, b, old)
         return multiply_add(self.f, self.element, self.lanes, a, b, old)

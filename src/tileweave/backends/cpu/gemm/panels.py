@@ -10,7 +10,7 @@ no attention to the borders of axes, so nothing is wasted there. Where elements 
   not lane 0 belongs to the run, so that a masked access needs no shuffle.
 
 Packing copies a block of K times a panel into ``[k][width]`` order, in the type in which sums are formed; where
-products are `Contracted.paired`, into ``[k / 2][width][2]``, in the operand's own type.
+products are `Contracted.paired`, into ``[k / 2][width][2]`` of 16 bits, or ``[k / 4][width][4]`` of 8.
 """
 
 from __future__ import annotations
@@ -129,17 +129,19 @@ class Contracted:
 
     ``interleaved`` says that the row operand is dense in the second axis, and that every block of K holds whole tiles
     of the first two. ``paired``: by which feature of the processor two 16-bit products are formed at
-    a time, side by side in 32 bits of a packed panel, the second zero after an odd last one; empty where one is.
+    a time, or four of 8 bits, side by side in 32 bits of a packed panel, zero where there are no more; empty where one
+    is. ``together``: how many.
     """
 
     dims: tuple[Mode, ...]
     interleaved: bool = False
     paired: str = ""
+    together: int = 1
 
     @property
-    def together(self) -> int:
-        """Products in one row of a packed panel."""
-        return 2 if self.paired else 1
+    def held_bytes(self) -> int:
+        """The width of a packed element where products are formed together."""
+        return 4 // self.together
 
     @property
     def total(self) -> int:
@@ -399,9 +401,20 @@ class _Packer:
             value = convert(f, self.target, values[0], panels.element, panels.sums, lanes)
             f.store(vector(panels.sums.memory, lanes), value, place, panels.sums.width_bytes)
             return
-        low, high = (f.value(f"zext <{lanes} x i16> {value} to <{lanes} x i32>") for value in values)
-        high = f.value(f"shl <{lanes} x i32> {high}, {splat('i32', lanes, '16')}")
-        f.store(f"<{lanes} x i32>", f.value(f"or <{lanes} x i32> {low}, {high}"), place, 4)
+        part = 8 * self.contracted.held_bytes
+        wide = [f.value(f"zext <{lanes} x i{part}> {self.held(v, lanes)} to <{lanes} x i32>") for v in values]
+        word = wide[0]
+        for k, value in enumerate(wide[1:], 1):
+            high = f.value(f"shl <{lanes} x i32> {value}, {splat('i32', lanes, str(k * part))}")
+            word = f.value(f"or <{lanes} x i32> {word}, {high}")
+        f.store(f"<{lanes} x i32>", word, place, 4)
+
+    def held(self, value: str, count: int = 1) -> str:
+        """Elements as they are packed where products are formed together: those of 8 bits may be held in 16."""
+        part, memory = f"i{8 * self.contracted.held_bytes}", self.panels.element.memory
+        if memory == part:
+            return value
+        return self.f.value(f"sext {vector(memory, count)} {value} to {vector(part, count)}")
 
     def rows(self, row: Callable[[Value, Sequence[Value]], None]) -> None:
         """Every packed row and its products; a product that is not there is -1."""
@@ -409,9 +422,18 @@ class _Packer:
         if not self.contracted.paired:
             f.loop(0, "%kcount", lambda k, _: row(k, [k]))
             return
-        pairs = f.div("%kcount", 2)
-        f.loop(0, pairs, lambda pair, _: row(pair, [f.mul(pair, 2), f.add(f.mul(pair, 2), 1)]))
-        f.when(f.compare("ne", f.rem("%kcount", 2), 0), lambda: row(pairs, [f.mul(pairs, 2), -1]))
+        together = self.together
+        whole = f.div("%kcount", together)
+
+        def products(number: Value, count: int) -> list[Value]:
+            there: list[Value] = [f.add(f.mul(number, together), k) if k else f.mul(number, together)
+                                  for k in range(count)]  # fmt: skip
+            return there + [-1] * (together - count)
+
+        f.loop(0, whole, lambda number, _: row(number, products(number, together)))
+        for left in range(1, together):
+            there = f.compare("eq", f.rem("%kcount", together), left)
+            f.when(there, lambda left=left: row(whole, products(whole, left)))  # type: ignore[misc]
 
     def dense(self) -> None:
         """The panel's own fastest axis: whole vectors where possible, runs of lanes otherwise."""
@@ -467,7 +489,14 @@ class _Packer:
         """Short rows of the operand, converted; where products are paired, the pairs are its elements."""
         f, panels = self.f, self.panels
         if self.contracted.paired:
-            return [f.load(vector(panels.sums.memory, size), f.at(source, place), 2) for place in places]
+            memory, width, count = panels.element.memory, panels.element.width_bytes, size * self.together
+            if width == self.contracted.held_bytes:
+                return [f.load(vector(panels.sums.memory, size), f.at(source, place), width) for place in places]
+            found = [f.load(vector(memory, count), f.at(source, place), width) for place in places]
+            return [
+                f.value(f"bitcast <{count} x i16> {self.held(row, count)} to {vector(panels.sums.memory, size)}")
+                for row in found
+            ]
         rows = [vectors.load(f, panels.element, size, f.at(source, place)) for place in places]
         return [convert(f, self.target, row, panels.element, panels.sums, size) for row in rows]
 
@@ -587,14 +616,17 @@ class _Packer:
         f, panels = self.f, self.panels
         source = self.source(k)
         place = f.mul(f.div(k, self.together), self.row_bytes)
-        second = f.compare("ne", f.rem(k, 2), 0) if self.contracted.paired else ""
+        held, part = self.contracted.held_bytes, f.rem(k, self.together) if self.contracted.paired else 0
+        later = f.compare("ne", part, 0) if self.contracted.paired else ""
 
         def one(index: Value, _: list[str]) -> None:
             value = f.load(panels.element.memory, f.at(source, self.lane(index)), panels.element.width_bytes)
-            if second:
+            if later:
+                value, kind = self.held(value), f"i{8 * held}"
                 at = f.at("%into", f.add(place, f.mul(index, 4)))
-                word = f.value(f"zext i16 {value} to i32")  # a zero beside it, until there is a second
-                f.when(second, lambda: f.store("i16", value, f.at(at, 2), 2), lambda: f.store("i32", word, at, 4))
+                word = f.value(f"zext {kind} {value} to i32")  # zeros beside it, until there are others
+                beside = f.at(at, f.mul(part, held))
+                f.when(later, lambda: f.store(kind, value, beside, held), lambda: f.store("i32", word, at, 4))
                 return
             value = convert(f, self.target, value, panels.element, panels.sums)
             at = f.at("%into", f.add(place, f.mul(index, panels.sums.width_bytes)))

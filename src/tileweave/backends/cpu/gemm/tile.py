@@ -118,9 +118,10 @@ rows, at 89 with all.
 
 
 def may_read_in_place(contracted: Contracted, operand: Element, sums: Element) -> bool:
-    """Whether tiles can read the row operand in place: in the type of the sums, or as whole pairs of products."""
-    pairs = contracted.dense(0, operand.width_bytes) and contracted.total % 2 == 0
-    return (contracted.paired != "" and pairs) or operand == sums
+    """Whether tiles can read the row operand in place: in the type of the sums, or as whole groups of products."""
+    groups = contracted.dense(0, operand.width_bytes) and contracted.total % contracted.together == 0
+    held = contracted.paired != "" and operand.width_bytes == contracted.held_bytes
+    return (held and groups) or operand == sums
 
 
 def read_in_place(
