@@ -177,15 +177,15 @@ class Executable:
                 self._act_all(held)
         return results
 
-    def _quick(self) -> Callable[..., Array | None] | None:
-        """`run` with arrays one by one for one new result, where that is all native; None elsewhere."""
+    def _quick(self) -> Callable[[Sequence[Array]], list[Array] | None] | None:
+        """`run` for one new result, where that is all native; None elsewhere."""
         if self._actions or len(self._new) != 1 or isinstance(self._first, PythonRow):
             return None
         begin, (new,) = self._first.run, self._new
 
-        def run(*given: Array) -> Array | None:
+        def run(given: Sequence[Array]) -> list[Array] | None:
             result = new()
-            return None if begin(*given, result) else result
+            return None if begin(*given, result) else [result]
 
         return run
 

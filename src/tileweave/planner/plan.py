@@ -106,7 +106,7 @@ class Step:
         return (self.node.tensor,)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, weakref_slot=True)
 class Plan:
     """A graph, machines, and a step for each operation and sink, dependencies first.
 

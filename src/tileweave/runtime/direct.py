@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import RunError
-from tileweave.graph import ArrayData, Graph, MemoryTarget, Source
+from tileweave.graph import ArrayData, MemoryTarget, Source
 from tileweave.lower.executable import Executable
-from tileweave.planner import Machines, Plan, Step, tasks
+from tileweave.planner import Plan, Step, tasks
 from tileweave.planner.tasks import in_one_process
 from tileweave.runtime.prepare import Prepared, keeping, prepare
 
@@ -185,27 +185,25 @@ def into(out: Sequence[Array | None], results: Sequence[Any]) -> list[Any]:
     return done
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Ready:
-    """What has run of a graph: arrays that are bound by the same keys need no more than their places.
+    """A plan that has run: arrays that are bound by the same keys need no more than their places.
 
     Args:
-        graph: goes with what is kept about it.
-        steps: of the plan that ran, which itself holds the graph.
-        machines: likewise.
+        threads: that were asked for.
+        keys: of ``bind``, how many.
         given: of ``bind``, the arrays in the order in which the executable takes them.
         idle: as `Found`.
     """
 
-    graph: weakref.ref[Graph]
-    steps: tuple[Step, ...]
-    machines: Machines
+    threads: int
+    keys: int
     given: Callable[[Mapping[Any, Any]], Sequence[Any]]
     idle: list[Executable]
 
 
-_READY: dict[tuple[Any, ...], _Ready] = {}
-"""By the identity of the graph, for as long as it lives, the threads that were asked for, and the keys of ``bind``."""
+_READY: dict[int, tuple[weakref.ref[Plan], list[_Ready]]] = {}
+"""By the identity of the plan, for as long as it lives."""
 
 
 def run(found: Found, out: Sequence[Array | None]) -> list[Any] | None:
@@ -229,10 +227,12 @@ def ready(plan: Plan, prepared: Prepared, bind: Mapping[Any, Source], threads: i
     keys = {numbers[source]: key for key, source in bind.items() if source in numbers}
     if tuple(sorted(keys)) != found.executable.bound or len(keys) != len(bind):
         return
-    key, named = (id(plan.graph), threads, *bind), [keys[source] for source in sorted(keys)]
-    gone = weakref.ref(plan.graph, lambda _: _READY.pop(key, None))
+    named = [keys[source] for source in sorted(keys)]
     given = itemgetter(*named) if len(named) > 1 else lambda given: [given[key] for key in named]
-    _READY[key] = _Ready(gone, plan.steps, plan.machines, given, found.idle)
+    number = id(plan)
+    _, kept = _READY.setdefault(number, (weakref.ref(plan, lambda _: _READY.pop(number, None)), []))
+    kept.insert(0, _Ready(threads, len(bind), given, found.idle))
+    del kept[KEEP_PER_PLAN:]
 
 
 def again(plan: Plan, bind: Mapping[Any, Any], threads: int, out: Sequence[Array | None] | None) -> list[Any] | None:
@@ -241,23 +241,24 @@ def again(plan: Plan, bind: Mapping[Any, Any], threads: int, out: Sequence[Array
     Raises:
         WorkFailed: a step raised.
     """
-    kept = _READY.get((id(plan.graph), threads, *bind))
-    if kept is None or kept.steps is not plan.steps or kept.machines is not plan.machines:
+    known = _READY.get(id(plan))
+    if known is None:
         return None
-    if out is not None and (type(out) not in (list, tuple) or len(out) != len(plan.graph.sinks)):
-        return None
-    try:
-        found = kept.idle.pop()  # two runs at once never share one
-    except IndexError:
-        return None
-    given, quick = kept.given(bind), found.quick
-    if quick is not None and out is None:
-        result = quick(*given)
-        results = None if result is None else [result]
-    else:
-        results = found.run(given, out)
-    kept.idle.append(found)
-    return results
+    for kept in known[1]:
+        if kept.threads == threads and kept.keys == len(bind):
+            try:
+                given, found = kept.given(bind), kept.idle.pop()  # two runs at once never share one
+            except LookupError:
+                continue
+            if out is None and found.quick is not None:
+                results = found.quick(given)
+            elif out is None or (type(out) in (list, tuple) and len(out) == len(plan.graph.sinks)):
+                results = found.run(given, out)
+            else:
+                results = None
+            kept.idle.append(found)
+            return results
+    return None
 
 
 def _dense(array: Array | None) -> bool:

@@ -33,6 +33,8 @@ from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
 from tileweave.backends.cpu.llvm.sizes import Sizes
+from tileweave.backends.cpu.maps.beside import ROWS as BESIDE
+from tileweave.backends.cpu.maps.beside import Beside, beside_of
 from tileweave.backends.cpu.maps.carried import ROWS, Carried, carried_of, emit_carried, side_by_side
 from tileweave.backends.cpu.maps.elementwise import emit_elementwise
 from tileweave.backends.cpu.maps.places import PlaceOf, emit_place, place_of
@@ -337,9 +339,13 @@ class _Emitter:
         carried = carried_of(chain[-1].body, chain[-1].axis, self.program)
         if carried is not None and not self.serves(carried):
             carried = None
+        beside = beside_of(chain[-1], self.program, self.target) if carried is None else None
+        if beside is not None:
+            chain[-1] = Loop(beside.rows, True, beside.body)
         extents = [self.sized(one.axis).extent for one in chain]
-        if carried is not None:
-            extents[-1] = -(-extents[-1] // ROWS)
+        together = ROWS if carried is not None else BESIDE if beside is not None else 1
+        if together > 1:
+            extents[-1] = -(-extents[-1] // together)
         total = 1
         for extent in extents:
             total *= extent
@@ -357,7 +363,7 @@ class _Emitter:
         for k, (_, (index, _extent)) in enumerate(outside):
             f.store("i64", index, f.at(frame, 16 + 8 * (len(at.bases) + k)), 8)
         run_tasks(f, name, frame, count, at.thread)
-        self.task(name, chain, total, len(at.bases), outside, carried)
+        self.task(name, chain, total, len(at.bases), outside, carried or beside, together)
 
     def task(
         self,
@@ -366,7 +372,8 @@ class _Emitter:
         total: int,
         tensors: int,
         outside: list[tuple[Id, tuple[Value, int]]],
-        carried: Carried | None,
+        rows: Carried | Beside | None,
+        together: int,
     ) -> None:
         g = Function(self.module, name, [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
         env = g.load("ptr", "%frame", 8)
@@ -405,19 +412,40 @@ class _Emitter:
         digits: list[Value] = []
         for loop in reversed(chain):
             extent = self.sized(loop.axis).extent
-            if carried is not None and loop is chain[-1]:
-                extent = -(-extent // ROWS)
+            if together > 1 and loop is chain[-1]:
+                extent = -(-extent // together)
             digits.append(body.rem(rest, extent))
             rest = body.div(rest, extent)
-        if carried is not None:
-            digits[0] = body.mul(digits[0], ROWS)
+        if together > 1:
+            digits[0] = body.mul(digits[0], together)
         for loop, digit in zip(chain, reversed(digits), strict=True):
             at = _moved(at, self.sized(loop.axis), digit)
-        if carried is not None:
-            self.carry(at, carried, body.min(body.sub(self.sized(chain[-1].axis).extent, digits[0]), ROWS))
+        if rows is not None:
+            here = body.min(body.sub(self.sized(chain[-1].axis).extent, digits[0]), together)
+            if isinstance(rows, Carried):
+                self.carry(at, rows, here)
+            else:
+                self.pass_together(at, rows, here)
         else:
             self.steps(at, chain[-1].body)
         body.ret()
+
+    def pass_together(self, at: _Place, beside: Beside, count: Value) -> None:
+        """Some rows, operation by operation."""
+        f, axis = at.f, self.sized(beside.rows)
+        whole = f.compare("eq", count, BESIDE)
+        note = f"up to {BESIDE} rows pass together, operation by operation"
+        self.notes.setdefault(beside.body[0], (note,))
+        for op in beside.body:
+
+            def each(op: MergedOp = op) -> None:
+                f.loop(0, count, lambda index, _: self.invoke(_moved(at, axis, index), op))
+
+            vector = beside.together(op)
+            if vector is None:
+                each()
+            else:
+                f.when(whole, lambda vector=vector: self.invoke(at, vector), each)  # type: ignore[misc]
 
     def serves(self, carried: Carried) -> bool:
         """Whether there is code for many rows at a time."""
