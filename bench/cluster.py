@@ -5,14 +5,16 @@
 Both start from arrays of the driver, or from a zarr that every worker reads, and end there. By hand, the rows are cut
 into as many panels as there are workers; weights are put once per run; a worker computes its panel in one task, with
 one thread of BLAS. ``relu`` is relu(a @ b), ``mlp`` three layers, ``columns`` stores an array that is chunked by rows
-chunked by columns: a task reads a band of rows and returns it in pieces, another writes a column of chunks. Rounds
-alternate; ``times_by_hand`` is the median of the rounds' ratios. ``by_hand_bytes`` is what the program puts and
-returns; ``read_bytes`` and ``moved_bytes`` are the plan's.
+chunked by columns: a task reads a band of rows and returns it in pieces, another writes a column of chunks. ``files``
+is relu(x @ w) from .npy to .npy, x of eight squares (2 GiB at 8192): a worker maps x, multiplies its panel of rows and
+writes it where it belongs. Rounds alternate; ``times_by_hand`` is the median of the rounds' ratios. ``by_hand_bytes``
+is what the program puts and returns; ``read_bytes`` and ``moved_bytes`` are the plan's.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import shutil
 import statistics
 import tempfile
@@ -28,7 +30,7 @@ import tileweave as tw
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
-PROGRAMS = ("relu", "mlp", "columns")
+PROGRAMS = ("relu", "mlp", "columns", "files")
 STRIPS = 8
 """Chunks of the array on disk, and tasks of either stage that rearrange them."""
 
@@ -84,6 +86,27 @@ def columns_by_hand(rows: str, columns: str, size: int) -> tuple[Call, int]:
     return run, 4 * size * size
 
 
+def files_by_hand(folder: Path, shape: tuple[int, int], workers: int) -> tuple[Call, int]:
+    """A panel of rows per worker, from a mapped file into a mapped file."""
+    import ray
+
+    @ray.remote(num_cpus=1)
+    def panel(first: int, stop: int) -> None:
+        from threadpoolctl import threadpool_limits
+
+        x, w = np.load(folder / "x.npy", mmap_mode="r"), np.load(folder / "w.npy", mmap_mode="r")
+        out = np.load(folder / "hand.npy", mmap_mode="r+")
+        with threadpool_limits(1):
+            out[first:stop] = layers(x[first:stop], [w], np.maximum)
+
+    def run() -> None:
+        np.lib.format.open_memmap(folder / "hand.npy", "w+", np.float32, shape)
+        edges = [shape[0] * k // workers for k in range(workers + 1)]
+        ray.get([panel.remote(first, stop) for first, stop in itertools.pairwise(edges)])
+
+    return run, 0
+
+
 def calls(program: str, size: int, workers: int, folder: Path) -> tuple[Call, Call, int, Any]:
     """(tileweave, by hand, bytes by hand, the plan)."""
     rng = np.random.default_rng(5)
@@ -107,6 +130,22 @@ def calls(program: str, size: int, workers: int, folder: Path) -> tuple[Call, Ca
         own(), hand()
         np.testing.assert_array_equal(read[0](), read[1]())
         return own, hand, moved, plan
+    if program == "files":
+        x = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float32, (8 * size, size))
+        for band in range(0, 8 * size, size):
+            x[band : band + size] = rng.standard_normal((size, size), dtype=np.float32)
+        np.save(folder / "w.npy", rng.standard_normal((size, size // 16), dtype=np.float32) / np.float32(size**0.5))
+        y = layers(tw.source(folder / "x.npy"), [tw.source(folder / "w.npy")], tw.maximum)
+        plan = tw.plan(tw.sink(y, folder / "own.npy", overwrite=True), machines)
+        hand, moved = files_by_hand(folder, y.shape, workers)
+
+        def into_file() -> Any:
+            tw.run(plan, runtime="ray", threads=workers)
+
+        into_file(), hand()
+        made = [np.load(folder / name, mmap_mode="r") for name in ("own.npy", "hand.npy")]
+        np.testing.assert_allclose(*made, rtol=1e-3, atol=1e-3)
+        return into_file, hand, moved, plan
     count = 1 if program == "relu" else 3
     x = rng.standard_normal((size, size), dtype=np.float32)
     weights = [rng.standard_normal((size, size), dtype=np.float32) / np.float32(size**0.5) for _ in range(count)]

@@ -81,7 +81,28 @@ def test_a_chain_on_one_machine_is_one_unit(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(sum(g.whole for g in unit.gives) == 1 and not any(g.parts for g in unit.gives) for unit in kernels)
     assert all(unit.out_bytes == 16 * 16 * 8 for unit in kernels)
     monkeypatch.setattr(units_module, "UNIT_SECONDS", 0.0)
+    monkeypatch.setattr(units_module, "PASSED_BYTES_PER_SECOND", 1e30)
     assert all(len(unit.tasks) == 1 for unit in units(prepare(plan), [ROOM] * 4))
+
+
+def test_what_takes_longer_to_pass_on_than_to_use_stays_in_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where work is long and passing on slow, a task joins the row whose blocks nobody else reads, and no other."""
+    monkeypatch.setattr(units_module, "UNIT_SECONDS", 0.0)
+    monkeypatch.setattr(units_module, "PASSED_BYTES_PER_SECOND", 1e-3)
+    grown = 0
+    for seed in range(15):
+        plan, tensors = of_random(seed)
+        prepared = prepare(plan)
+        made = units(prepared, [ROOM] * 3)
+        for unit in made:
+            inside = {task.number for task in unit.tasks}
+            for task in unit.tasks[:-1]:
+                readers = {other.number for other in prepared.tasks if task.number in other.needs}
+                assert readers <= inside or not prepared.steps[unit.tasks[-1].step].costs.seconds
+            grown += len(unit.tasks) > 1
+        for got, expected in zip(run_units(plan, made), g.evaluate(tensors), strict=True):
+            np.testing.assert_array_equal(got, expected)
+    assert grown > 20
 
 
 def test_only_the_part_that_is_read_crosses_machines() -> None:

@@ -1,9 +1,10 @@
 """What one message to a cluster carries: the tasks of one machine that can run in a row, and what they exchange.
 
-A cluster charges a fixed price per task, far above that of a small shard. So tasks of one machine are put together as
-long as no task waits for anything that the first of them does not wait for, and as long as the machine's memory
-allows. Blocks that only such a row reads never leave its process. Where only a part of a block crosses machines, the
-task that makes the block cuts the part out, so that no more than the part travels.
+A cluster charges a fixed price per task, far above that of a small shard, and one per byte that a task leaves for the
+next. So tasks of one machine are put together as long as no task waits for anything that the first of them does not
+wait for, and as long as the machine's memory allows. Blocks that only such a row reads never leave its process. Where
+only a part of a block crosses machines, the task that makes the block cuts the part out, so that no more than the part
+travels.
 
 Source: own.
 """
@@ -22,6 +23,8 @@ from tileweave.space import Box
 
 UNIT_SECONDS = 0.25
 """Tasks are put together up to this much estimated work: what a lost worker costs, and what a progress bar shows."""
+PASSED_BYTES_PER_SECOND = 1 << 28
+"""How fast a block goes from one process to the next on a busy node; what is used in less time joins, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ def _rows(prepared: Prepared, stored: frozenset[int]) -> list[list[Task]]:
     rows: list[list[Task]] = []
     before: list[int] = []  # per row, the rows that it waits for, however far back, as bits
     seconds: list[float] = []
+    awaited: list[int] = []  # per row, how many reads of its blocks are still to come
     row_of: dict[int, int] = {}
     growing: dict[int, int] = {}  # machine -> row
     rows_of_step: defaultdict[int, set[int]] = defaultdict(set)
@@ -122,9 +126,13 @@ def _rows(prepared: Prepared, stored: frozenset[int]) -> list[list[Task]]:
                 del growing[rows[row][0].machine]
         joins = not stores and mine >= 0 and not others & ~before[mine]
         lasts = step.costs.seconds * prepared.width(task.step) / step.cuts.count
-        if joins and seconds[mine] + lasts <= UNIT_SECONDS:
+        own = [number for number in task.needs if row_of[number] == mine]
+        passing = sum(prepared.out_bytes[number] for number in own) / PASSED_BYTES_PER_SECOND
+        last = joins and awaited[mine] == len(own)  # nobody else waits for the row
+        if joins and (seconds[mine] + lasts <= UNIT_SECONDS or (last and lasts <= passing)):
             rows[mine].append(task)
             seconds[mine] += lasts
+            awaited[mine] += prepared.readers[task.number] - len(own)
             row_of[task.number] = mine
             rows_of_step[task.step].add(mine)
             continue
@@ -137,6 +145,7 @@ def _rows(prepared: Prepared, stored: frozenset[int]) -> list[list[Task]]:
         rows.append([task])
         before.append(others)
         seconds.append(lasts)
+        awaited.append(prepared.readers[task.number])
     return rows
 
 
