@@ -8,7 +8,7 @@ Source: own; the loop order is that of blocked GEMM.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tileweave.backends.cpu.gemm.blocking import ProductBlocking
@@ -264,6 +264,13 @@ class _Writer:
 
     # ---- the two orders -----------------------------------------------------------------------------------------
 
+    def k_blocks(self) -> Iterator[tuple[str, _Blocks, Guard | None, Guard | None]]:
+        """Blocks of k with their axis, and when they are the first and the last one; None: never."""
+        ks = _blocks(self.c.contracted.total, self.kc)
+        for kb in ks:
+            axis = self.over("k", kb, "k_block")
+            yield axis, kb, (First(axis),) if kb is ks[0] else None, (Last(axis),) if kb is ks[-1] else None
+
     def resident_b(self) -> list[Id]:
         """The packed block of B stays while panels of A pass."""
         c, roots = self.c, []
@@ -271,11 +278,7 @@ class _Writer:
             m_axis, inner_m = self.over("m", mb, "m_block"), []
             for nb in _blocks(c.columns.total, self.nc):
                 n_axis, inner_n = self.over("n", nb, "n_block"), []
-                ks = _blocks(c.contracted.total, self.kc)
-                for kb in ks:
-                    k_axis = self.over("k", kb, "k_block")
-                    first = (First(k_axis),) if kb is ks[0] else None
-                    last = (Last(k_axis),) if kb is ks[-1] else None
+                for k_axis, kb, first, last in self.k_blocks():
                     body = self.packed_b(nb.length, kb.length) if not c.b_in_place else []
                     for ir in _blocks(mb.length, self.mr):
                         a_axis = self.over("m", ir, "a_panel")
@@ -302,11 +305,7 @@ class _Writer:
         c, roots = self.c, []
         for mb in _blocks(c.rows.total, self.mc):
             m_axis, inner_m = self.over("m", mb, "m_block"), []
-            ks = _blocks(c.contracted.total, self.kc)
-            for kb in ks:
-                k_axis = self.over("k", kb, "k_block")
-                first = (First(k_axis),) if kb is ks[0] else None
-                last = (Last(k_axis),) if kb is ks[-1] else None
+            for k_axis, kb, first, last in self.k_blocks():
                 body = []
                 for ir in _blocks(mb.length, self.mr):
                     axis = self.over("m", ir, "a_panel", {"a_packed": self.panel_a()})

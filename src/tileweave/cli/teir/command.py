@@ -41,6 +41,7 @@ from tileweave.teir.analysis.analyse import accesses
 from tileweave.teir.analysis.coverage import gaps
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.text import tree
+from tileweave.words import seconds_text
 
 Array = NDArray[Any]
 
@@ -436,18 +437,10 @@ def _timing(program: Program, arrays: Mapping[str, Array], options: argparse.Nam
         seconds.append(time.perf_counter() - started)
     median = statistics.median(seconds)
     how = "interpreted" if options.interpret else f"compiled in {compiled * 1e3:.1f} ms"
-    text = (
-        f"{how}; median {_seconds(median)} of {len(seconds)} calls ({_seconds(min(seconds))}..{_seconds(max(seconds))})"
-    )
+    least, most = seconds_text(min(seconds)), seconds_text(max(seconds))
+    text = f"{how}; median {seconds_text(median)} of {len(seconds)} calls ({least}..{most})"
     operations = {p.id: p.operation for p in program.primitives}
     called = {node.id: operations[node.primitive] for node in program.nodes if isinstance(node, Invocation)}
     adds = [a for a in accesses(program) if a.writes and called[a.visit.node.id] == "Contraction"]
     flops = 2 * sum(prod(high - low + 1 for _, (_, low, high) in access.terms) for access in adds)
     return text + (f", {flops / median / 1e9:.3g} GFLOP/s" if flops else "")
-
-
-def _seconds(value: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if value * factor >= 1 or unit == "us":
-            return f"{value * factor:.3g} {unit}"
-    return f"{value} s"

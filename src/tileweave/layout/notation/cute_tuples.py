@@ -21,7 +21,6 @@ from tileweave.layout.core.symbolic import plain, require_positive, same, simple
 
 IntTuple = Union[int, tuple["IntTuple", ...]]  # noqa: UP007 - recursive, so the text form
 Shape = IntTuple
-StrideLeaf = int | Coord
 Stride = Union[int, Coord, tuple["Stride", ...]]  # noqa: UP007
 Pair = tuple[int, Any]
 """One flat mode: (extent, stride); the stride is an int or a `Coord`, never a mixture within one layout."""

@@ -27,9 +27,6 @@ SENT = ".tileweave-"
 """How the names of folders begin that hold files on their way to a URL."""
 
 
-Write = Callable[[Path, Path, Mapping[str, MappedReader]], None]
-
-
 class AssembledFile:
     """A file of one or more members that appears whole at `publish`, or not at all.
 

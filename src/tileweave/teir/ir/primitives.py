@@ -24,7 +24,7 @@ import numpy as np
 
 from tileweave.errors import VerifyError
 from tileweave.teir.ir.dtypes import accumulator, contraction_dtype, dtype_name, is_float, numpy_dtype, width_bytes
-from tileweave.teir.ir.program import Primitive, Profile, Program
+from tileweave.teir.ir.program import Primitive, Program
 
 Step = Callable[[tuple[Any, ...], Any], Any]
 
@@ -187,5 +187,3 @@ register(
 
 DOCUMENT_OPERATIONS: tuple[str, ...] = operations()
 """The operations of the document, which are all that its profile allows."""
-
-PROFILES: tuple[Profile, ...] = ("document", "tileweave")

@@ -134,19 +134,11 @@ class Cut:
             offsets = [f.add(o, f.mul(digit, mode.strides[t])) for o, t in zip(offsets, tensors, strict=True)]
         return offsets
 
-    def along(self, f: Function, count: Number, body: Callable[[Number, str | None], None]) -> None:
+    def along(self, f: Function, count: int, body: Callable[[Number, str | None], None]) -> None:
         """Vectors along so many elements: the whole ones, then what is left, under a mask."""
-        if isinstance(count, int):
-            whole: Number = count // self.lanes
-            f.loop(0, whole, lambda k, _: body(f.mul(k, self.lanes), None))
-            if count % self.lanes:
-                body(count // self.lanes * self.lanes, vectors.mask_of(count % self.lanes, self.lanes))
-            return
-        whole = f.div(count, self.lanes)
-        f.loop(0, whole, lambda k, _: body(f.mul(k, self.lanes), None))
-        first = f.mul(whole, self.lanes)
-        left = f.sub(count, first)
-        f.when(f.compare("sgt", left, 0), lambda: body(first, vectors.mask_below(f, str(left), self.lanes)))
+        f.loop(0, count // self.lanes, lambda k, _: body(f.mul(k, self.lanes), None))
+        if count % self.lanes:
+            body(count // self.lanes * self.lanes, vectors.mask_of(count % self.lanes, self.lanes))
 
     def read(
         self, f: Function, base: str, stride: int, index: Number, mask: str | None, of: Element | None = None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from operator import index
 
 from tileweave.backends.cpu.llvm import vectors
@@ -59,10 +60,7 @@ class Panels:
     @property
     def total(self) -> int:
         """How many indices there are."""
-        count = 1
-        for dim in self.dims:
-            count *= dim.extent
-        return count
+        return prod(dim.extent for dim in self.dims)
 
     @property
     def panels(self) -> int:
@@ -146,10 +144,7 @@ class Contracted:
     @property
     def total(self) -> int:
         """How many products each sum has."""
-        count = 1
-        for dim in self.dims:
-            count *= dim.extent
-        return count
+        return prod(dim.extent for dim in self.dims)
 
     @property
     def tabled(self) -> bool:
