@@ -40,7 +40,7 @@ def faults(item):
     if item.atom.startswith("tcgen05.alloc"):
         yield "half the columns", (replace(item, operands=(first, rest[0] // 2)),)
     if item.atom.startswith("tcgen05.mma"):
-        yield "other number", (replace(item, operands=(first, *rest[:2], rest[2] ^ 1 << 24, rest[3])),)
+        yield "other number", (replace(item, operands=(first, *rest[:2], rest[2] ^ 1 << 24, *rest[3:])),)
     if item.mask is not None and item.atom.startswith(("ld.", "st.", "cp.async.c")):
         yield f"no mask on {item.atom}", (replace(item, mask=None),)
 

@@ -33,6 +33,10 @@ def instruction(name):
         kind = name.split(".")[6]
         wide = "" if name.split(".")[5] == "s32" else ", 1, 1" + (", 0, 0" if kind in ("f16", "bf16") else "")
         return f"{name} {registers(row['d'], 0)}, %l1, %l2, 1{wide}"
+    if row.family == "tcgen05.cp":
+        return f"{name} [%r1], %l1"
+    if "block_scale" in name:
+        return f"{name} [%r1], %l1, %l2, %r2, [%r3], [%r4], %p1"
     if row.family == "tcgen05.mma":
         a = "[%r3]" if name.endswith(".tensor_a") else "%l1"
         return f"{name.removesuffix('.tensor_a')} [%r1], {a}, %l2, %r2, %p1"

@@ -39,6 +39,8 @@ def examples():
     yield "gemm_cp_async.gemm_cp_async", products(100, 90, 200)
     yield "gemm_gelu.gemm_gelu", [*products(100, 150, 72)[:2], SPEC((1, 150), "f16"), SPEC((100, 150), "f16")]
     yield "fp8_gemm.fp8_gemm", import_module("fp8_gemm").arguments(70, 140, 256)
+    yield "mx_gemm.mx_gemm", import_module("mx_gemm").arguments(200, 150, 272)
+    yield "mx_gemm.mx_gemm_anywhere", import_module("mx_gemm").arguments(70, 140, 256)
     yield "attention.attention", [SPEC((2, 100, 64), "f16")] * 4
     yield "attention_tensor.attention_tensor", [SPEC((2, 300, 64), "f16")] * 4
     a, c = SPEC((100, 72), "f16"), SPEC((100, 90), "f16")
@@ -88,7 +90,8 @@ PICTURES = {
     "softmax.softmax": "r", "norms.layernorm": "r", "transpose.transpose": "s", "stencil.stencil": "s",
     "reduction.column_sums": "t_1", "matmul.matmul": "acc", "gemm_cp_async.gemm_cp_async": "acc",
     "tensor_memory.matmul_tensor": "acc", "clusters.row_sums": "r", "gemm_gelu.gemm_gelu": "acc",
-    "fp8_gemm.fp8_gemm": "part", "attention.attention": "dot", "attention_tensor.attention_tensor": "s",
+    "fp8_gemm.fp8_gemm": "part", "mx_gemm.mx_gemm": "fa",
+    "attention.attention": "dot", "attention_tensor.attention_tensor": "s",
     "grouped_gemm.grouped_gemm": "acc", "moe.moe": "acc", "gemm_reduce_scatter.gemm_rs": "P",
     "copy_views.block_view": "t",
 }  # fmt: skip
@@ -98,7 +101,7 @@ def test_the_pictures_of_the_page_are_of_the_layouts_that_dispatch_chose(golden)
     known = dict(examples())
     for name, tensor in PICTURES.items():
         module, _, kernel = name.partition(".")
-        arch = "sm_100a" if "tensor" in module else "sm_90a"
+        arch = "sm_100a" if "tensor" in module or "mx" in module else "sm_90a"
         drawn = getattr(import_module(module), kernel).pictures(*known[name], arch=arch)
         golden(f"../../docs/images/kernels/{module}-{kernel}.svg", drawn[tensor])
     matrices = [SPEC(s, "f32") for s in ((256, 128), (256, 512), (128, 512))]

@@ -39,6 +39,7 @@ from tileweave.kernel.semantics import check_kernel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
 attention_tensor = import_module("attention_tensor").attention_tensor
+mx_gemm = import_module("mx_gemm")
 matmul, transpose, gemm_reduce_scatter, gather_gemm, moe, gemm_cp_async, clusters, tensor_memory = map(
     import_module,
     (
@@ -162,6 +163,7 @@ def kernels():
             (rows(40, 264), rows(20, 264), rows(40, 20)),
             {"bn": 32, "stages": 2},
         ),
+        "mx_gemm": (mx_gemm.mx_gemm, tuple(mx_gemm.arguments(40, 20, 272)), {"stages": 2}),
         "matmul_pair": (
             tensor_memory.matmul_pair,
             (rows(40, 264), rows(20, 264), rows(40, 20)),
@@ -253,6 +255,7 @@ _EARLIER = ["without fence mbarrier_init", "without sync"]
 #: use, and nobody waits for the end of its last one.
 SAME = {
     "matmul_tensor": [*_EARLIER, "arrive ring_full[i % 2]"],
+    "mx_gemm": [*_EARLIER, "arrive ring_full[i % 2]"],
     "matmul_automatic": ["arrive ring_full[i % 2]"],
     "matmul_pair": [*_EARLIER, "arrive ring_full[i % 2]"],
     "attention_tensor": [
@@ -295,6 +298,7 @@ def test_every_fault_is_named(name, record_property):
             "gemm_cp_async": 9,
             "matmul_cluster": 30,
             "matmul_tensor": 30,
+            "mx_gemm": 30,
             "matmul_automatic": 30,
             "matmul_pair": 30,
             "reused": 30,

@@ -15,11 +15,11 @@ KERNELS = Path(__file__).resolve().parents[2] / "examples" / "kernels"
 sys.path.insert(0, str(KERNELS))
 NAMES = [
     "attention", "copy_views", "fp8_gemm", "gather_gemm", "gemm_cp_async", "gemm_gelu", "gemm_reduce_scatter",
-    "grouped_gemm", "matmul", "moe", "norms", "reduction", "softmax", "stencil", "transpose",
+    "grouped_gemm", "matmul", "moe", "mx_gemm", "norms", "reduction", "softmax", "stencil", "transpose",
 ]  # fmt: skip
 (
     attention, copy_views, fp8_gemm, gather_gemm, gemm_cp_async, gemm_gelu, gemm_reduce_scatter, grouped_gemm, matmul,
-    moe, norms, reduction, softmax, stencil, transpose,
+    moe, mx_gemm, norms, reduction, softmax, stencil, transpose,
 ) = map(import_module, NAMES)  # fmt: skip
 
 RANDOM = np.random.default_rng(16)

@@ -173,6 +173,11 @@ def factor(x: Array, precision: object) -> Array:
     return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32) if precision else x
 
 
+def scaled(x: Array, scales: Array) -> Array:
+    """A factor of a product times a scale for every 32 terms of a row, exact in f64."""
+    return x.astype(np.float64) * np.repeat(scales.astype(np.float64), 32, axis=1)[:, : x.shape[1]]
+
+
 def matmul(a: Array, b: Array, c: Array, to: Dtype) -> Array:
     """``c + a b^T``: exact products, one sum in the widest type, rounded once."""
     wide: Any = np.float64 if to.kind == "float" else np.int64

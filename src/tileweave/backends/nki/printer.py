@@ -135,7 +135,7 @@ class _Printer:
         out = op.outs[0]
         if op.name == "copy":
             self.copy(out, op.ins[0])
-        elif op.name == "gemm":
+        elif op.name == "gemm" and len(op.ins) == 3:
             self.product(op)
         elif op.name == "fill" and isinstance(op.ins[0], Scalar) and out.tensor.space in _CHIP:
             self.emit(f"nisa.memset(dst={self.region(out)}, value={op.ins[0].value})")

@@ -253,6 +253,8 @@ class GluonPrinter(Printer):
     def product_problem(self, op: Op) -> str:
         """Why mma v2 does not take a product; empty where it does."""
         out, (a, b) = op.outs[0], op.ins[:2]
+        if len(op.ins) != 3:
+            return "mma v2 has no scales"
         if not (isinstance(a, Region) and isinstance(b, Region)) or a.tensor.dtype != b.tensor.dtype:
             return "its factors are not of one type"
         kind, wanted = a.tensor.dtype, "f32" if a.tensor.element.kind == "float" else "s32"

@@ -484,6 +484,8 @@ class Printer:
         self.write(out, value, dtype)
 
     def gemm(self, op: Op) -> None:
+        if len(op.ins) != 3:
+            raise self.declined("a product with scales", "a product of factors that are scaled")
         (out,), (a, b, c) = op.outs, op.ins
         assert isinstance(a, Region) and isinstance(b, Region)
         dtype = out.tensor.dtype

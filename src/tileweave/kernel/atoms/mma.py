@@ -154,6 +154,9 @@ def wgmma_atom(name: str) -> Atom | None:
 
 
 _TENSOR_KINDS = {"f16": 16, "tf32": 32, "f8f6f4": 8, "i8": 8}
+#: Factors of FP8 with a scale for every 32 terms of a row, which lie in tensor memory; and the copy of 128 x 4 scales.
+SCALED = "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X"
+SCALE_COPY = "tcgen05.cp.cta_group::1.32x128b.warpx4"
 #: ptxas refuses kind::i8 for sm_103a; the others it takes.
 _TENSOR_TARGETS = {"f16": ("sm_100a", "sm_103a"), "tf32": ("sm_100a", "sm_103a"), "f8f6f4": ("sm_100a", "sm_103a")}
 _TENSOR_D = {64: "(4:32@TLane, 16:1@TLane, 256:1@TCol)", 128: "(128:1@TLane, 256:1@TCol)"}
@@ -191,6 +194,38 @@ def tcgen05_atom(name: str) -> Atom | None:
     )
     targets = _TENSOR_TARGETS.get(kind, ("sm_100a",))
     return Atom(name, "tcgen05.mma", targets, operands, rules, emulate=product, cost=Cost(2 * 128 * 256 * k))
+
+
+def scaled_names() -> Iterator[str]:
+    """The ``tcgen05.mma`` with scales, and the ``tcgen05.cp`` that brings them to tensor memory."""
+    yield SCALED
+    yield SCALE_COPY
+
+
+def scaled_atom(name: str) -> Atom | None:
+    """The rows of products with scales.
+
+    Four scales of 128 rows lie in a lane for every 32nd row, in 16 bytes: a cell for each 32 rows, a byte for each 32
+    terms. All four warps' lanes hold them.
+    """
+    if name not in (SCALED, SCALE_COPY):
+        return None
+    cells = Fragment("e8m0", (128, 4), parse("(4:4@TCol, 32:1@TLane, 4:1@TCol) + [4:32@TLane]"), "tensor")
+    if name == SCALE_COPY:
+        source = shared("e8m0", (128, 4), "(4:4, 32:16, 4:1)")
+        return Atom(
+            name, "tcgen05.cp", _TENSOR_TARGETS["f16"], (("t", cells), ("s", source)),
+            (Condition("aligned", "address % 16 == 0"),), lambda tiles: {"t": tiles["s"]}, Cost(bytes_moved=512),
+        )  # fmt: skip
+    operands = (
+        ("d", tensor_d(128)),
+        ("a", shared("e4m3", (128, 32), "(128:32, 32:1)")),
+        ("b", shared("e4m3", (256, 32), "(256:32, 32:1)")),
+        ("scale_a", cells),
+        ("scale_b", cells),
+    )
+    rules = (Condition("rows", "m == 128"), Condition("columns", "n >= 8 and n <= 256 and n % 8 == 0"))
+    return Atom(name, "tcgen05.mma", _TENSOR_TARGETS["f16"], operands, rules, cost=Cost(2 * 128 * 256 * 32))
 
 
 def tensor_d(m: int) -> Fragment:

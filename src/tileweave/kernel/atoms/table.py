@@ -15,6 +15,7 @@ _SOURCES = (
     (mma.mma_names, mma.mma_atom),
     (mma.wgmma_names, mma.wgmma_atom),
     (mma.tcgen05_names, mma.tcgen05_atom),
+    (mma.scaled_names, mma.scaled_atom),
     (movement.movement_names, movement.movement_atom),
 )
 

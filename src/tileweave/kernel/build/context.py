@@ -134,7 +134,8 @@ class KernelContext:
             shape: extents.
             dtype: the element type, or `like` a tensor's.
             layout: places in elements; row-major by default; ``"conflict_free"``: the padding or swizzle for which
-                rows and columns of a matrix meet no bank twice.
+                rows and columns of a matrix meet no bank twice; ``"scales"``: (.., rows, k / 32) scales of a product as
+                tensor memory takes them, four of 128 rows in 512 bytes.
             swizzle: 0, or the width in bytes (32, 64, 128) of the hardware's swizzle: the last two dimensions lie as
                 TMA writes and wgmma reads them.
             cluster: the first dimension counts the blocks of the cluster: ``s[r]`` is the memory of block r, which all
@@ -152,6 +153,10 @@ class KernelContext:
             made, found = self._swizzled(extents, DTYPES[name].bits, swizzle)
         elif layout == "conflict_free":
             made, found = _conflict_free(extents, DTYPES[name].bytes)
+        elif layout == "scales":
+            if len(extents) < 2 or extents[-2] % 128 or extents[-1] % 4 or DTYPES[name].bits != 8:
+                recorder.refuse(where, f"scales of shape {extents} in {name}", legal="(.., 128 m, 4 k) in e8m0")
+            made = scale_layout(extents)
         elif layout is not None:
             made = parse(layout) if isinstance(layout, str) else layout
         if cluster:
@@ -330,6 +335,16 @@ class KernelContext:
             recorder.refuse(where, f"its device is not known ({str(error).splitlines()[0]})")
         device = place.get(DEVICES, 0) if isinstance(place, dict) else place[DEVICES] if isinstance(place, Coord) else 0
         return equal(device, recorder.mesh_symbols[axis])
+
+
+def scale_layout(shape: tuple[int, ...]) -> Layout:
+    """Scales as ``tcgen05.cp`` takes them: 512 bytes for 128 rows and 4 columns, blocks of rows fastest."""
+    *outer, rows, columns = shape
+    size, blocks = rows * columns, rows // 128
+    strides = [(n, size * prod(outer[d + 1 :])) for d, n in enumerate(outer)]
+    inner = [(blocks, 512), (4, 4), (32, 16), (columns // 4, blocks * 512), (4, 1)]
+    kept = [one for one in (*strides, *inner) if one[0] > 1]
+    return strided([n for n, _ in kept], [stride for _, stride in kept])
 
 
 def _row_major(shape: tuple[int, ...]) -> Layout:

@@ -408,7 +408,7 @@ class ScopeHandle:
         return View(self._recorder, made)
 
     def gemm(self, acc: View, a: View, b: View, *, use: str | None = None, keep: Any = None,
-             pair: bool = False, precision: str | None = None) -> None:  # fmt: skip
+             pair: bool = False, precision: str | None = None, scales: tuple[View, ...] = ()) -> None:  # fmt: skip
         """``acc += a @ b.T``: a is (m, k), b is (n, k); exact products.
 
         Args:
@@ -419,12 +419,12 @@ class ScopeHandle:
             pair: a product of two blocks of a cluster, issued by the first: each has its 128 rows of acc and of a, and
                 half of the rows of b.
             precision: ``"tf32"`` multiplies f32 by tensor cores, which leave out the 13 lowest bits of both operands.
+            scales: of e8m0, (m, k / 32) and (n, k / 32): a factor for every 32 terms of a row of a, and of b.
         """
-        where = self._where("gemm")
-        c, first, second = (self._view(v, where).region for v in (acc, a, b))
+        c, first, second, *more = (self._view(v, self._where("gemm")).region for v in (acc, a, b, *scales))
         kept = keep if keep is None or isinstance(keep, Expr) else int(keep)
-        self._emit("gemm", (c,), (*shapes.same_depth(first, second), c), use=use, keep=kept, pair=1 if pair else None,
-                   precision=precision)  # fmt: skip
+        ins = (*shapes.same_depth(first, second), c, *more)
+        self._emit("gemm", (c,), ins, use=use, keep=kept, pair=1 if pair else None, precision=precision)
 
     def dot(self, a: View, b: View, dtype: Any = "f32", *, use: str | None = None) -> View:
         """``a @ b.T`` in new registers, masked where a row of a or of b does not exist."""

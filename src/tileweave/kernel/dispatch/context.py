@@ -110,8 +110,10 @@ class Context:
     names: int = 0
     barriers: int = 0
     pair: bool = False
+    scaled: tuple[KernelTensor, ...] = ()
     devices: int = 1
     maps: dict[TensorBox, Buffer] = field(default_factory=dict)
+    scales: dict[str, Buffer] = field(default_factory=dict)
     multicasts: dict[str, Buffer] = field(default_factory=dict)
     trips: dict[str, ExprLike] = field(default_factory=dict)
     staged: dict[tuple[Threads, str], list[Buffer]] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from tileweave.kernel.dispatch.boxes import barrier_of, box_problem, elected
 from tileweave.kernel.dispatch.context import Context, Threads, declined, need_type, place, printed
 from tileweave.kernel.dispatch.explicit.automatic import staged_products
 from tileweave.kernel.dispatch.explicit.draft import Draft
+from tileweave.kernel.dispatch.explicit.scales import scaled_apart
 from tileweave.kernel.dispatch.explicit.stores import through_boxes
 from tileweave.kernel.dispatch.layouts.assign import assign
 from tileweave.kernel.dispatch.layouts.places import cosize
@@ -46,6 +47,7 @@ from tileweave.kernel.ir import (
     While,
     walk,
 )
+from tileweave.kernel.ir.verify import scales_of
 from tileweave.kernel.threads import (
     LANE,
     Address,
@@ -110,6 +112,7 @@ def _explicit(kernel: Kernel, arch: str, boxes: bool) -> tuple[Kernel, dict[Op, 
         if isinstance(made, Alloc) and made.tensor.space in ("sbuf", "psum"):
             raise declined(made.line, f"{arch} has no {made.tensor.space}", tensor=made.tensor, legal='text("nki")')
     draft = Draft(kernel)
+    kernel = scaled_apart(kernel, draft)
     staged = staged_products(kernel, arch, draft)
     if not boxes:
         return staged, draft.refused
@@ -149,7 +152,7 @@ def _lowered(kernel: Kernel, arch: str, refused: dict[Op, str]) -> Lowered:
             context.emit(Local(name, simplify(value), place(kernel.line)))
     if kernel.grid.cluster > 1 and generation(arch) < 90:
         raise declined(kernel.line, f"{arch} has no clusters of blocks", legal="sm_90 and later")
-    context.pair = tensor.pairs(kernel)
+    context.pair, context.scaled = tensor.pairs(kernel), scales_of(kernel)
     _body(context, kernel.body)
     tensor.release(context, kernel)
     called = printed(kernel.name)
@@ -237,6 +240,8 @@ def _statement(context: Context, statement: Statement) -> None:
             context.buffers[statement.tensor.name] = tensor.allocate(context, statement.tensor)
         elif statement.tensor.name not in context.buffers:
             context.allocate(statement.tensor)
+            if statement.tensor in context.scaled:
+                tensor.allocate_scales(context, statement.tensor)
     elif isinstance(statement, For):
         _loop(context, statement)
     elif isinstance(statement, When):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tileweave.errors import BackendError
-from tileweave.index import ExprLike, simplify
+from tileweave.index import ExprLike
 from tileweave.kernel.atoms import Atom, atom
 from tileweave.kernel.dispatch import convert, groups, tensor
 from tileweave.kernel.dispatch.context import Context, declined, slot
@@ -211,23 +211,6 @@ def _product(context: Context, op: Op, factors: tuple[Region, Region], target: B
     _by_threads(context, op, a, b, held, target)
 
 
-def _slice(region: Region, start: int, width: int) -> Region:
-    """Columns of the second shown dimension."""
-    dim = region.dims[1]
-    begin, extent, mask = list(region.begin), list(region.extent), list(region.mask)
-    begin[dim] = region.begin[dim] + start
-    there = region.extent[dim]
-    full = region.mask[dim]
-    if isinstance(full, int):
-        mask[dim] = max(0, min(width, full - start))
-    else:
-        mask[dim] = simplify(full - start)
-    extent[dim] = min(width, there - start)
-    if full == there:
-        mask[dim] = extent[dim]
-    return replace(region, begin=tuple(begin), extent=tuple(extent), mask=tuple(mask))
-
-
 def _by_warps(context: Context, op: Op, how: WarpTiling, a: Region, b: Region, target: Buffer) -> None:
     depth = how.depth
     steps = -(-a.shape[1] // depth)
@@ -270,7 +253,7 @@ def _source(context: Context, op: Op, how: WarpTiling, role: str, region: Region
     matrix = _matrices(context, how, role, region)
 
     def fetch(step: int) -> tuple[Buffer, int, int]:
-        part = _slice(region, step * how.depth, how.depth)
+        part = places.columns(region, step * how.depth, how.depth)
         if matrix is not None:
             matrix(part, buffer)
         else:

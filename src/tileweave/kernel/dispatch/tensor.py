@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from math import gcd
 from typing import Any
 
-from tileweave.index import Expr, ExprLike, as_expr, constant_of, simplify, symbol
+import numpy as np
+
+from tileweave.index import Expr, ExprLike, as_expr, constant_of, divisor, simplify, symbol
 from tileweave.kernel.atoms import atom
+from tileweave.kernel.atoms.mma import SCALE_COPY, SCALED
 from tileweave.kernel.dispatch.boxes import BoxTile, barrier_of, elected, tile_of_region
 from tileweave.kernel.dispatch.context import Context, declined, place, slot
 from tileweave.kernel.dispatch.groups import linear, types
+from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.orders import ChainOrder
 from tileweave.kernel.dispatch.layouts.registers import Holding, iter_at
 from tileweave.kernel.ir import Candidate, Commit, Kernel, KernelTensor, Op, Region, Scalar, walk
@@ -40,9 +44,22 @@ def allocate(context: Context, tensor: KernelTensor) -> Buffer:
         raise declined(context.line, f"{context.arch} has no tensor memory", legal="sm_100a", tensor=tensor)
     if context.threads.warps != context.warps:
         raise declined(context.line, "tensor memory declared by a part of the block", legal="outside every scope")
+    return _allocated(context, tensor.name, tensor)
+
+
+def allocate_scales(context: Context, tensor: KernelTensor) -> None:
+    """Columns for scales that lie in shared memory: four for every 512 bytes, in the same order."""
+    if not has(context.arch):
+        raise declined(context.line, f"{context.arch} has no tensor memory", legal="sm_100a", tensor=tensor)
+    if context.threads.warps != context.warps:
+        raise declined(context.line, "scales declared by a part of the block", legal="outside every scope")
+    context.scales[tensor.name] = _allocated(context, f"{tensor.name}_cells", tensor)
+
+
+def _allocated(context: Context, name: str, tensor: KernelTensor) -> Buffer:
     columns = tensor_columns(tensor)
-    buffer = Buffer(tensor.name, tensor.dtype, "tensor", columns, 16, str(tensor.layout))
-    where = Buffer(f"{tensor.name}_address", "u32", "shared", 1, 16)
+    buffer = Buffer(name, tensor.dtype, "tensor", columns, 16, str(tensor.layout))
+    where = Buffer(f"{name}_address", "u32", "shared", 1, 16)
     context.shared.append(where)
     first = symbol("warp", 0, context.warps) < 1
     context.instruction(f"tcgen05.alloc.{_group(context)}", Address(where), columns, mask=first)
@@ -63,12 +80,12 @@ def pairs(kernel: Kernel) -> bool:
 def release(context: Context, kernel: Kernel) -> None:
     """At the end of a block its tensor memory is given back, when nobody uses it any more."""
     tensors = [s.tensor for s in walk(kernel.body) if isinstance(s, Alloc) and s.tensor.space == "tensor"]
-    if not tensors:
+    buffers = [*map(context.buffer, tensors), *context.scales.values()]
+    if not buffers:
         return
     (context.cluster_sync if context.pair else context.sync)()
     first = symbol("warp", 0, context.warps) < 1
-    for tensor in tensors:
-        buffer = context.buffer(tensor)
+    for buffer in buffers:
         context.instruction(f"tcgen05.dealloc.{_group(context)}", _base(buffer), buffer.elements, mask=first)
     context.instruction(f"tcgen05.relinquish_alloc_permit.{_group(context)}", mask=first)
 
@@ -110,6 +127,7 @@ def problems(op: Op, arch: str) -> Iterator[str]:
         yield f"{first} and {second}: 16-bit operands of two types"
     elif not (row := atom(f"tcgen05.mma.cta_group::1.kind::{kinds[0]}")).runs_on(arch):
         yield f"needs {' or '.join(row.arch)}, not {arch}"
+    yield from _scale_problems(op)
     whole = kinds[0] == "i8"
     if sums != ("s32" if whole else "f32"):
         yield f"sums in {sums}, not {'s32' if whole else 'f32'}"
@@ -139,6 +157,41 @@ def problems(op: Op, arch: str) -> Iterator[str]:
             yield f"{role} is not contiguous along k, as {bits}-bit types must be"
 
 
+def _scale_problems(op: Op) -> Iterator[str]:
+    """What stands against the scales of a product."""
+    if len(op.ins) == 3:
+        return
+    (rows, columns), a = op.outs[0].shape, op.ins[0]
+    if rows != 128:
+        yield f"m = {rows} of a product with scales is not 128"
+    if columns % 128:
+        yield f"n = {columns} of a product with scales is no multiple of 128: they come by 128 rows"
+    if isinstance(a, Region) and a.shape[1] % 128:
+        yield f"k = {a.shape[1]} of a product with scales is no multiple of 128: they come by four"
+    for role, region in zip("AB", op.ins[3:], strict=True):
+        if not isinstance(region, Region) or region.tensor.space != "shared" or len(region.dims) != 2:
+            yield f"the scales of {role} are no matrix in shared memory"
+        elif region.masked:
+            yield f"the scales of {role} have a mask"
+        elif region.shape[0] % 128 == 0 and region.shape[1] % 4 == 0 and not _lies_as_scales(region):
+            yield f"the scales of {role} do not lie as tensor memory takes them: layout='scales'"
+
+
+def _lies_as_scales(region: Region) -> bool:
+    """Whether 512 bytes have four scales of 128 rows, blocks of rows side by side, wherever the region begins."""
+    tensor, dims, rows = region.tensor, region.dims, region.shape[0]
+    begins = [simplify(as_expr(region.begin[d])) for d in dims]
+    whole = constant_of(begins[0]) == 0 and region.extent[dims[0]] == tensor.shape[dims[0]]
+    if tensor.swizzle is not None or not whole or (divisor(begins[1]) or 4) % 4:
+        return False
+    row, column = np.indices((rows, tensor.shape[dims[1]]))
+    at: list[Any] = [np.zeros_like(row)] * tensor.rank
+    at[dims[0]], at[dims[1]] = row, column
+    wanted = column // 4 * (rows * 4) + row // 128 * 512 + row % 32 * 16 + row // 32 % 4 * 4 + column % 4
+    others = [n for d, line in enumerate(places.rows_of(tensor)) if d not in dims for e, n in line if e > 1]
+    return bool(np.all(places.offset(tensor, at) == wanted)) and all(n % 512 == 0 for n in others)
+
+
 def _recognised(op: Op, arch: str) -> tuple[BoxTile | None, BoxTile] | str:
     """The tiles of A, None where it is in tensor memory, and of B; or what stands against the product."""
     found = "; ".join(problems(op, arch))
@@ -156,12 +209,19 @@ def product(context: Context, op: Op) -> None:
         raise declined(op.line, f"a product into tensor memory: {found}", legal="swizzled tiles in shared memory")
     first, second, _ = types(op)
     kind, _ = _KINDS[first]
-    row = atom(f"tcgen05.mma.{_group(context)}.kind::{kind}{'.tensor_a' if found[0] is None else ''}")
+    scaled = len(op.ins) == 5
+    row = atom(
+        SCALED if scaled else f"tcgen05.mma.{_group(context)}.kind::{kind}{'.tensor_a' if found[0] is None else ''}"
+    )
     depth = 256 // a.tensor.element.bits
     tiles = found
     turned = (tile is not None and tile.major == 0 for tile in tiles)
     rows = 256 if op.option("pair") else out.shape[0]
-    number = instruction_descriptor(first, second, rows, out.shape[1], found)
+    number = (
+        scaled_descriptor(first, second, out.shape[1])
+        if scaled
+        else instruction_descriptor(first, second, rows, out.shape[1], found)
+    )
     options: dict[str, Any] = {
         role: (*tile.descriptor(region.tensor.element.bits // 8)[:2], _CODES[tile.swizzle])
         for role, tile, region in (("a", tiles[0], a), ("b", tiles[1], b))
@@ -173,7 +233,13 @@ def product(context: Context, op: Op) -> None:
         ("m", rows), ("n", out.shape[1]),
         *((f"{role} transposed", int(major)) for role, major in zip("ab", turned, strict=True)),
     )  # fmt: skip
+    if scaled:
+        options["declared"] = (
+            ("a", _KINDS[first][1]), ("b", _KINDS[second][1]), ("m", 128), ("n", out.shape[1]), ("e8m0", 1),
+            ("others", 0),
+        )  # fmt: skip
     target = _cell(context.buffer(out.tensor), 0, out.begin[1])
+    cells = [_copied_scales(context, v) for v in op.ins[3:] if isinstance(v, Region)]
     asked = op.option("keep", 0 if isinstance(op.ins[2], Scalar) else 1)
     kept = asked if isinstance(asked, Expr) else int(bool(asked))
     for step in range(a.shape[1] // depth):
@@ -181,11 +247,37 @@ def product(context: Context, op: Op) -> None:
         left: Any = _element(context, a, 0, at) if tiles[0] is None else linear(context, a, (0, at))
         right = linear(context, b, (0, at))
         keep = kept if step == 0 else 1
-        context.instruction(row.name, target, left, right, number, keep, mask=elected(context), **options)
+        place = step % 4 * (1 << 29 | 1 << 4)  # which byte of each cell
+        scales = [one[step // 4] for one in cells]
+        context.instruction(
+            row.name, target, left, right, number | place * scaled, keep, *scales, mask=elected(context), **options
+        )
     shape = f"m{rows}n{out.shape[1]}k{depth}"
-    reason = Candidate("tcgen05", True, f"{a.shape[1] // depth} steps of {shape}")
+    what = f"{a.shape[1] // depth} steps of {shape}" + ", a scale of 32 terms each by tcgen05.cp" * scaled
+    reason = Candidate("tcgen05", True, what)
     apart = Candidate("mma.sync", False, "one thread multiplies whole tiles in shared memory")
     context.choose(op, row.name, reason, apart, order=ChainOrder(depth))
+
+
+def _copied_scales(context: Context, region: Region) -> list[ExprLike]:
+    """Copies scales to tensor memory; where those of each 128 terms lie there.
+
+    Each 512 bytes have four columns of their own. So they are written anew only where the bytes are, which nobody may
+    before the product that read them is complete: nothing else orders a copy behind a product.
+    """
+    found, cells = list[ExprLike](), context.scales[region.tensor.name]
+    for block in range(region.shape[1] // 4):
+        for part in range(region.shape[0] // 128):
+            source = linear(context, region, (128 * part, 4 * block))
+            at = _cell(cells, 0, simplify(as_expr(source.offset) // 128))
+            found += [at] if part == 0 else []
+            context.instruction(SCALE_COPY, at, source, mask=elected(context), dims=region.dims)
+    return found
+
+
+def scaled_descriptor(a: str, b: str, columns: int) -> int:
+    """The 32-bit number of a ``tcgen05.mma`` of 128 rows with scales of type e8m0."""
+    return _KINDS[a][1] << 7 | _KINDS[b][1] << 10 | columns // 8 << 17 | 1 << 23 | 1 << 27
 
 
 def instruction_descriptor(a: str, b: str, rows: int, columns: int, tiles: tuple[BoxTile | None, BoxTile]) -> int:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tileweave.errors import VerifyError
-from tileweave.index import Expr, as_expr, maximum, minimum, substitute, symbols_of
+from tileweave.index import Expr, as_expr, maximum, minimum, simplify, substitute, symbols_of
 from tileweave.index.evaluate import values_of
 from tileweave.kernel.ir.statements import Break, Continue, For, Kernel, Let, On, Op, Statement, When, While, walk
 from tileweave.kernel.ir.values import Number, Region, clipped
@@ -70,6 +70,7 @@ def require_extents(kernel: Kernel) -> None:
             found.require_inside(place)
             found.require_kept(place)
             found.require_depth(place)
+            found.require_scales(place)
 
 
 class _Extents:
@@ -251,6 +252,22 @@ class _Extents:
     def _elsewhere(self, place: _Place, value: Number) -> set[Expr]:
         """The counters in a value of loops that are not around the operator."""
         return {s for s in _symbols([value]) if s in self.ranges and s not in place.loops}
+
+    def require_scales(self, place: _Place) -> None:
+        """There are scales for all rows and terms of the factors of a product."""
+        for factor, scales in zip(place.op.ins[:2], place.op.ins[3:], strict=False):
+            if place.op.name != "gemm" or not isinstance(factor, Region) or not isinstance(scales, Region):
+                continue
+            for mine, have, each in zip(self.ends(factor), self.ends(scales), (1, 32), strict=True):
+                if mine is None or have is None or have.region is None or have.held is None:
+                    continue
+                if self._elsewhere(place, mine.there) != self._elsewhere(place, have.held):
+                    continue
+                begin, needed = have.region.begin[have.dim], simplify((as_expr(mine.there) + (each - 1)) // each)
+                last = self._first(place, begin + needed, begin + have.held, [mine.there], 0)
+                if last is not None:
+                    legal = "a scale for every 32 terms of each row"
+                    self._refuse(place, have.region, have.dim, last, "extent", {"factor": factor}, legal)
 
     def _refuse(
         self, place: _Place, region: Region, dim: int, last: int, rule: str, rows: Mapping[str, object], legal: str

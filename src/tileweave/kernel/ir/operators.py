@@ -75,11 +75,26 @@ def _gemm(op: Op) -> str:
         b = (2 * b[0], b[1])  # half of B's rows are in each of the two blocks
     if len(c) != 2 or len(a) != 2 or len(b) != 2 or a[0] != c[0] or b[0] != c[1] or a[1] != b[1]:
         return f"C {c}, A {a}, B {b} are not (m, n), (m, k), (n, k)"
+    if len(op.ins) == 5:
+        return _scaled(op)
     if op.option("precision") is not None:
         types = [one.tensor.dtype for one in (*op.outs, *op.ins[:2]) if isinstance(one, Region)]
         if op.option("precision") != "tf32" or set(types) != {"f32"}:
             return f"precision={op.option('precision')!r} of {', '.join(types)}: 'tf32' of f32 is all there is"
     return ""
+
+
+def _scaled(op: Op) -> str:
+    """A scale for every 32 terms of each row of both factors."""
+    for factor, scales in ((op.ins[0], op.ins[3]), (op.ins[1], op.ins[4])):
+        if not isinstance(factor, Region) or not isinstance(scales, Region):
+            return "a factor or its scales are a number"
+        wanted = (factor.shape[0], -(-factor.shape[1] // 32))
+        if scales.shape != wanted or scales.tensor.dtype != "e8m0":
+            return f"scales {scales} of {scales.tensor.dtype} and shape {scales.shape}, not e8m0 and {wanted}"
+        if factor.tensor.dtype not in ("e4m3", "e5m2"):
+            return f"scales of {factor.tensor.dtype}: factors with scales are e4m3 or e5m2"
+    return "a product of two blocks, or in tf32, has no scales" if op.option("pair") or op.option("precision") else ""
 
 
 def _reduced(op: Op) -> str:
@@ -138,12 +153,12 @@ OPERATORS: dict[str, TileOperator] = {
     ),
     "scan": TileOperator((1,), _scanned, ("axis", "fn"), "out = in combined up to and with each coordinate"),
     "gemm": TileOperator(
-        (3,),
+        (3, 5),
         _gemm,
         ("use", "keep", "pair", "precision"),
         "out = in0 in1^T + in2 in out's type, exact products; in2 is out or 0; in "
         "tensor memory, keep=0: without in2; pair=1: of two blocks, rows of out and in0 in each, in1's rows shared; "
-        "precision='tf32': of in0 and in1 the upper 19 bits count",
+        "precision='tf32': of in0 and in1 the upper 19 bits count; in3, in4: a factor for every 32 terms of their rows",
     ),
     "atomic_add": TileOperator((2,), _single, ("order",), "out = the element in0, which then grows by in1, at once"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from math import prod
 from typing import Any
 
 from tileweave.errors import VerifyError
@@ -123,8 +124,11 @@ def _resources(kernel: Kernel) -> Iterator[tuple[Statement, str]]:
         elif isinstance(s, On) and s.registers is not None:
             if s.scope.threads % 128 or s.scope.kind not in ("cta", "warpgroup"):
                 yield s, f"{head(s)}: registers are set by whole warpgroups"
+    scales = scales_of(kernel)
     columns = [
-        (s, tensor_columns(s.tensor)) for s in walk(kernel.body) if isinstance(s, Alloc) and s.tensor.space == "tensor"
+        (s, tensor_columns(s.tensor))
+        for s in walk(kernel.body)
+        if isinstance(s, Alloc) and (s.tensor.space == "tensor" or s.tensor in scales)
     ]
     if sum(n for _, n in columns) > TENSOR_COLUMNS:
         yield columns[-1][0], f"{sum(n for _, n in columns)} columns of tensor memory, a block has {TENSOR_COLUMNS}"
@@ -141,9 +145,18 @@ def tensor_layout(rows: int, columns: int) -> Layout:
     return Layout(iters)
 
 
+def scales_of(kernel: Kernel) -> tuple[KernelTensor, ...]:
+    """The tensors in shared memory whose elements are scales of products into tensor memory, each once."""
+    found = (s for s in walk(kernel.body) if isinstance(s, Op) and s.name == "gemm" and len(s.ins) == 5)
+    used = (v.tensor for s in found if s.outs[0].tensor.space == "tensor" for v in s.ins[3:] if isinstance(v, Region))
+    return tuple(dict.fromkeys(t for t in used if t.space == "shared"))
+
+
 def tensor_columns(tensor: KernelTensor) -> int:
     """Columns that an allocation of tensor memory takes: a power of two, 32 at least."""
     cells = -(-tensor.shape[-1] * tensor.element.bits // 32)
+    if tensor.space == "shared":  # scales: 512 bytes take four columns
+        cells = -(-prod(tensor.shape) // 512) * 4
     return max(32, 1 << (cells - 1).bit_length())
 
 

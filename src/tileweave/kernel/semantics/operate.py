@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.kernel.ir import DTYPES, Dtype, Op, Scalar, promote
-from tileweave.kernel.meaning import FUNCTIONS, factor, matmul, neutral, reduced, rounded, scanned
+from tileweave.kernel.meaning import FUNCTIONS, factor, matmul, neutral, reduced, rounded, scaled, scanned
 from tileweave.kernel.semantics.access import RegionAccess, refuse
 from tileweave.kernel.semantics.clocks import Event, publish
 from tileweave.kernel.semantics.extents import follow
@@ -129,6 +129,8 @@ def _scan(machine: Interpreter, op: Op, frame: Frame, out: RegionAccess, ins: li
 
 def _gemm(machine: Interpreter, op: Op, frame: Frame, out: RegionAccess, ins: list[Any]) -> Array:
     a, b = (factor(one.values(), op.option("precision")) for one in ins[:2])
+    if len(ins) == 5:
+        a, b = (scaled(one, scales.values()) for one, scales in zip((a, b), ins[3:], strict=True))
     keep = op.option("keep", 1)
     if not machine.value(keep, frame, op.line):  # type: ignore[arg-type]
         return matmul(a, b, np.zeros((), out.region.tensor.element.numpy), out.region.tensor.element)

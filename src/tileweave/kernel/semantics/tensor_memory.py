@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tileweave.kernel.ir import Commit, Op
-from tileweave.kernel.meaning import factor, matmul
+from tileweave.kernel.meaning import factor, matmul, scaled
 from tileweave.kernel.semantics.access import RegionAccess, refuse
 from tileweave.kernel.semantics.clocks import Agent, Clock, Event, merge, publish
 from tileweave.kernel.semantics.memory import overlap
@@ -87,7 +87,7 @@ def product(machine: Any, op: Op, frame: Any) -> None:
     if blocks[0] is not frame.block:
         refuse("tcgen05", "a product of two blocks is issued by the second of them", op.line, threads=frame.label,
                legal="with k.when(k.rank < 1)")  # fmt: skip
-    regions: tuple[Any, ...] = (op.outs[0], op.ins[0], op.ins[1])
+    regions: tuple[Any, ...] = (op.outs[0], op.ins[0], op.ins[1], *op.ins[3:])
     found = []
     for block in blocks:
         row = [machine.access(region, frame, op.line) for region in regions]
@@ -99,12 +99,12 @@ def product(machine: Any, op: Op, frame: Any) -> None:
     keep = op.option("keep", 1)
     kept = bool(machine.value(keep, frame, op.line))
     precision = op.option("precision")
-    b_rows = [factor(b.values(), precision) for _, _, b in found]
-    for _, a, b in found:
-        for one in (a, b):
+    b_rows = [_factor(b, scales[1:], precision) for _, _, b, *scales in found]
+    for _, *read in found:
+        for one in read:
             machine.ledger.read(one, reads, clocks, fenced)
     wide = _joined(b_rows)
-    for acc, a, _ in found:
+    for acc, a, _, *scales in found:
         if kept:
             machine.ledger.read(acc, reads, clocks, fenced)
         _require_fenced(machine, acc, True, earlier, op, frame)
@@ -113,9 +113,16 @@ def product(machine: Any, op: Op, frame: Any) -> None:
         machine.ledger.write(acc, writes, clocks, fenced)
         acc.storage.products[len(machine.ledger.events) - 1] = number
         old = acc.values() if kept else acc.values() * 0
-        acc.put(machine.orders.get(op, matmul)(factor(a.values(), precision), wide, old, acc.region.tensor.element))
+        rows = _factor(a, scales[:1], precision)
+        acc.put(machine.orders.get(op, matmul)(rows, wide, old, acc.region.tensor.element))
     for agent in frame.agents:
         agent.products[number] = writes
+
+
+def _factor(access: RegionAccess, scales: list[RegionAccess], precision: object) -> Any:
+    """A factor as it is multiplied, with its scales where it has any."""
+    values = factor(access.values(), precision)
+    return scaled(values, scales[0].values()) if scales else values
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -179,13 +179,20 @@ def product_helper(name: str) -> tuple[tuple[str, ...], str]:
     if row.family == "tcgen05.mma":
         opcode, inside = name.removesuffix(".tensor_a"), name.endswith(".tensor_a")
         first = "[%1]" if inside else "%1"
-        text = f"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %4, 0;\\n{opcode} [%0], {first}, %2, %3, p;\\n}}"
+        scaled = "block_scale" in name
+        operands = f"[%0], {first}, %2, %3{', [%5], [%6]' * scaled}, p"
+        text = f"{{\\n.reg .pred p;\\nsetp.ne.b32 p, %4, 0;\\n{opcode} {operands};\\n}}"
         given = f'"r"(d), "{"r" if inside else "l"}"(a), "l"(b), "r"(number), "r"(keep)'
+        given += ', "r"(scale_a), "r"(scale_b)' * scaled
         kind = "unsigned" if inside else "unsigned long long"
         parameters = f"unsigned d, {kind} a, unsigned long long b, unsigned number, int keep"
+        parameters += ", unsigned scale_a, unsigned scale_b" * scaled
         return (), _asm(helper_name(name), parameters, text, given)
     if row.family in ("tcgen05.ld", "tcgen05.st"):
         return (), _tensor_move(row)
+    if row.family == "tcgen05.cp":
+        parameters = "unsigned t, unsigned long long from"
+        return (), _asm(helper_name(name), parameters, f"{name} [%0], %1;", '"r"(t), "l"(from)')
     raise KeyError(name)
 
 

@@ -310,7 +310,7 @@ def _wgmma(printer: _Printer, item: Instruction) -> str:
 
 @_spells("tcgen05.mma")
 def _tensor_product(printer: _Printer, item: Instruction) -> str:
-    target, a, b, number, keep = item.operands
+    target, a, b, number, keep, *scales = item.operands
     printer.need("tw_descriptor100")
     parts = [
         "tw_descriptor100({}, {}, {}, {})".format(printer.pointer(operand), *item.option(role))
@@ -320,8 +320,17 @@ def _tensor_product(printer: _Printer, item: Instruction) -> str:
     ]
     kept = printer.condition(keep) if isinstance(keep, Expr) else str(int(keep))
     name = printer.atom(item.atom)
-    text = f"{name}({printer.number(target)}, {parts[0]}, {parts[1]}, {number:#010x}u, {kept});"
+    given = (printer.number(target), *parts, f"{number:#010x}u", kept, *map(printer.number, scales))
+    text = f"{name}({', '.join(given)});"
     return printer.guarded(item, text)
+
+
+@_spells("tcgen05.cp.")
+def _scale_copy(printer: _Printer, item: Instruction) -> str:
+    at, source = item.operands
+    printer.need("tw_descriptor100")
+    descriptor = f"tw_descriptor100({printer.pointer(source)}, 128, 128, 0)"
+    return printer.guarded(item, f"{printer.atom(item.atom)}({printer.number(at)}, {descriptor});")
 
 
 @_spells("tcgen05.ld.")

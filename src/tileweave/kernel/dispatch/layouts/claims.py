@@ -17,6 +17,7 @@ import numpy as np
 from tileweave.errors import VerifyError
 from tileweave.index import Expr, bounds, evaluate, symbols_of
 from tileweave.kernel.atoms import atom
+from tileweave.kernel.atoms.mma import SCALE_COPY, SCALED
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.ir import DTYPES, KernelTensor
 from tileweave.kernel.threads import (
@@ -228,9 +229,13 @@ def _descriptors(item: Instruction, values: Values, maps: Mapping[str, TensorBox
         majors = item.option("transposed", (False, False))
         for k, role in enumerate("ab"):
             yield from _descriptor(item, role, item.operands[k + 1], row[role].shape, majors[k], _WIDTHS, values)
+    elif item.atom == SCALE_COPY:
+        source, dims = item.operands[1], item.option("dims")
+        yield from _scales(source, dims, values)
     elif item.atom.startswith("tcgen05.mma"):
         number = item.operands[3]
-        decoded, declared = _decoded(number), dict(item.option("declared"))
+        scaled = item.atom == SCALED
+        decoded, declared = (_decoded_scaled if scaled else _decoded)(number), dict(item.option("declared"))
         wrong = [f"{name} {decoded[name]}, not {want}" for name, want in declared.items() if decoded[name] != want]
         if wrong:
             yield "descriptor", f"of the instruction, 0x{number:08x}, says {', '.join(wrong)}"
@@ -238,7 +243,7 @@ def _descriptors(item: Instruction, values: Values, maps: Mapping[str, TensorBox
         blocks = 2 if "cta_group::2" in item.atom else 1
         for k, role in enumerate("ab"):
             shape = (declared["mn"[k]] // blocks, 256 // _bits(item.atom))
-            turned = bool(decoded[f"{role} transposed"])
+            turned = bool(decoded.get(f"{role} transposed"))
             yield from _descriptor(item, role, item.operands[k + 1], shape, turned, _WIDTHS_100, values)
 
 
@@ -252,6 +257,28 @@ def _decoded(number: int) -> dict[str, int]:
     fields = {"d": (4, 3), "a": (7, 7), "b": (10, 7), "a transposed": (15, 1), "b transposed": (16, 1)}
     found = {name: number >> at & mask for name, (at, mask) in fields.items()}
     return {**found, "n": 8 * (number >> 17 & 63), "m": 16 * (number >> 24 & 31)}
+
+
+def _decoded_scaled(number: int) -> dict[str, int]:
+    """The same of a product with scales; `others`: what is 0, but for which byte of each cell is A's and B's."""
+    fields = {"a": (7, 7), "b": (10, 7), "e8m0": (23, 1)}
+    found = {name: number >> at & mask for name, (at, mask) in fields.items()}
+    apart = (number >> 29 & 3) != (number >> 4 & 3)
+    others = number & ~(7 << 7 | 7 << 10 | 63 << 17 | 1 << 23 | 3 << 27 | 3 << 29 | 3 << 4)
+    return {**found, "n": 8 * (number >> 17 & 63), "m": 128 * (number >> 27 & 3), "others": others + apart}
+
+
+def _scales(source: Any, dims: tuple[int, int], values: Values) -> Found:
+    """Byte ``16 i + j`` behind an address is the scale of row ``i + 32 (j // 4)`` and column ``j % 4``."""
+    tensor, at = source.element.whole, _at(source.element, values)
+    i, j = (n.reshape(-1) for n in np.indices((32, 16)))
+    for sample in range(0, 32 * _SAMPLES, 32):
+        moved: list[Any] = [np.full(i.shape, int(np.broadcast_to(c, 32 * _SAMPLES)[sample])) for c in at]
+        moved[dims[0]], moved[dims[1]] = moved[dims[0]] + i + 32 * (j // 4), moved[dims[1]] + j % 4
+        start = int(np.broadcast_to(_number(source.offset, values), 32 * _SAMPLES)[sample])
+        if (start + 16 * i + j != places.offset(tensor, moved)).any():
+            yield "descriptor", f"of scales finds others than the layout of {tensor.name} has there"
+            return
 
 
 def _descriptor(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import gcd, prod
 
 from tileweave.errors import LayoutError
@@ -174,3 +175,20 @@ def inside(region: Region, at: Sequence[ExprLike], padded: Sequence[int]) -> Exp
         test = as_expr(coordinate) < valid
         condition = test if condition is None else condition & test
     return condition
+
+
+def columns(region: Region, start: int, width: int) -> Region:
+    """Columns of the second shown dimension."""
+    dim = region.dims[1]
+    begin, extent, mask = list(region.begin), list(region.extent), list(region.mask)
+    begin[dim] = region.begin[dim] + start
+    there = region.extent[dim]
+    full = region.mask[dim]
+    if isinstance(full, int):
+        mask[dim] = max(0, min(width, full - start))
+    else:
+        mask[dim] = simplify(full - start)
+    extent[dim] = min(width, there - start)
+    if full == there:
+        mask[dim] = extent[dim]
+    return replace(region, begin=tuple(begin), extent=tuple(extent), mask=tuple(mask))
