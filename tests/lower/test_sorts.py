@@ -1,10 +1,13 @@
 """Sorted values, the first of them, and their places, as plans run them: each against NumPy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import tileweave as tw
 from tileweave import graph as g
+from tileweave.backends.cpu import firsts, host
 
 SEED = 20261125
 
@@ -55,3 +58,51 @@ def test_threads_share_the_rows(shape: tuple[int, ...]) -> None:
         first = tw.run(plan, threads=3)
         np.testing.assert_array_equal(first, np.sort(x, axis))
         np.testing.assert_array_equal(tw.run(plan, threads=3), first)
+
+
+def first_places(x: np.ndarray, count: int, descending: bool) -> np.ndarray:
+    """Of equal elements the first; NaN is the greatest."""
+    if descending:
+        order = x.shape[-1] - 1 - np.flip(np.argsort(np.flip(x, -1), -1, kind="stable"), -1)
+    else:
+        order = np.argsort(x, -1, kind="stable")
+    return order[..., :count]
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+def test_the_first_of_dense_rows(vector_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit by bit, of any type: ties, signed zeros, infinities and NaN, in order and against it, by 1 and 3 threads."""
+    if vector_bytes > host().vector_bytes:
+        pytest.skip("a processor without such vectors")
+    narrow = replace(host(), vector_bytes=vector_bytes, registers=16)
+    monkeypatch.setattr(firsts, "host", lambda: narrow)
+    print("seed", SEED)
+    rng = np.random.default_rng([SEED, vector_bytes])
+    for kind in ("f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"):
+        for _ in range(3):
+            extent = int(rng.integers(2, 300))
+            count = int(rng.integers(1, min(extent, 4 * narrow.lanes(np.dtype(kind).itemsize) + 1)))
+            shape = *(int(n) for n in rng.integers(1, 6, rng.integers(0, 3))), extent
+            x = np.round(rng.standard_normal(shape) * rng.choice([2, 40])).astype(kind)
+            if kind[0] == "f":
+                for special in (np.nan, -np.nan, np.inf, -np.inf, -0.0):
+                    x[rng.random(shape) < 0.05] = special
+            x = np.sort(x, -1) if rng.random() < 0.2 else x
+            for descending in (True, False):
+                out = np.empty((*shape[:-1], count), x.dtype)
+                assert firsts.searchable(x, out, x.ndim - 1)
+                values, places = g.top_k(tw.source(shape=x.shape, dtype=x.dtype, name="x"), count, largest=descending)
+                wanted = first_places(x, count, descending)
+                for threads in (1, 3):
+                    for made, want in ((values, np.take_along_axis(x, wanted, -1)), (places, wanted)):
+                        found = tw.run(tw.plan(made), bind={"x": x}, threads=threads)
+                        assert found.dtype == want.dtype
+                        assert found.tobytes() == want.tobytes(), (kind, shape, count, descending)
+
+
+def test_threads_share_the_rows_of_which_the_first_are_wanted() -> None:
+    x = np.random.default_rng(SEED).standard_normal((301, 700), "f4")
+    for made, wanted in zip(g.top_k(tw.source(x), 5), (-np.sort(-x)[:, :5], first_places(x, 5, True)), strict=True):
+        plan = tw.plan(made)
+        for threads in (1, 2, 3):
+            np.testing.assert_array_equal(tw.run(plan, threads=threads), wanted)

@@ -193,6 +193,17 @@ class Takes(Protocol):
 
 
 @runtime_checkable
+class FindsFirst(Protocol):
+    """A backend that finds the first elements in order among the calls of its kernels; not every one does."""
+
+    def finder(self, x: Array, out: Array, axis: int, descending: bool, places: bool, threads: int) -> Any | None:
+        """What `Calls.add` takes, with the arrays (x, out), to find the first along an axis; None: nothing.
+
+        Of equal elements the first comes first, and NaN is the greatest; ``places`` asks for their places as INT64.
+        """
+
+
+@runtime_checkable
 class OfDevice(Protocol):
     """A backend whose kernels run on a device, which need not be at hand."""
 

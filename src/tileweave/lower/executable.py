@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import Arranged, Moves, PythonCalls, Takes, WritesOver, backend
+from tileweave.backends.base import Arranged, FindsFirst, Moves, PythonCalls, Takes, WritesOver, backend
 from tileweave.backends.calls import AddsAlike, Apart, CallRow, Calls, PythonRow, Wanted
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source
@@ -29,8 +29,8 @@ from tileweave.lower.programs import in_order
 from tileweave.lower.reads import (
     block_bytes,
     constant,
+    is_call,
     is_native,
-    is_take,
     own,
     place,
     row_major,
@@ -111,7 +111,7 @@ class Executable:
         self._kept: list[Array] = []
         self.python_steps = 0
         self.kernels = 0
-        self._native = [is_native(steps[task.step], task) or is_take(steps[task.step], task) for task in tasks]
+        self._native = [is_native(steps[task.step], task) or is_call(steps[task.step], task) for task in tasks]
         self._buffers: dict[tuple[int, int], Array] = {}
         self._holders = homes.Holders(sources, constant, self._buffers, self._result_samples, self._results)
         self._homes: dict[int, Home] = {}
@@ -407,7 +407,7 @@ class Executable:
             return
         found = [self._input(task, k) for k in range(len(task.reads))]
         target = self._target(task)
-        add = partial(self._bind, how=lies and lies[0]) if step.kernel.backend else self._take
+        add = partial(self._bind, how=lies and lies[0]) if step.kernel.backend else self._given
         if self._native[task.number] and target is not None and add(task, step, found, target):
             return
         slot, kept = self._count + task.number, step.outputs
@@ -501,14 +501,19 @@ class Executable:
         self._bound(task, kind.over)
         return True
 
-    def _take(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
-        """Adds a call that takes elements at places that are data; False where the arrays' strides allow none."""
-        by, axis = backend(COPIES), cast("Operation", step.node).parameter("axis")
-        lie = [sample for _, sample in found]
-        taker = by.taker(lie[0], lie[1], lies_as(target), axis, self._threads) if isinstance(by, Takes) else None
-        if taker is None:
+    def _given(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
+        """Adds a call of code for any sizes; False where the arrays' strides allow none."""
+        by, node, made = backend(COPIES), cast("Operation", step.node), lies_as(target)
+        axis, (x, *rest) = node.parameter("axis"), (sample for _, sample in found)
+        call = None
+        if node.operator == "take" and isinstance(by, Takes):
+            call = by.taker(x, rest[0], made, axis, self._threads)
+        elif node.operator == "sort" and isinstance(by, FindsFirst):
+            order = node.parameter("descending"), step.outputs[0] == "indices"
+            call = by.finder(x, made, axis, *order, self._threads)
+        if call is None:
             return False
-        self._call(taker, [*(one for one, _ in found), target], task.number)
+        self._call(call, [*(one for one, _ in found), target], task.number)
         self._bound(task, [False] * len(found))
         return True
 

@@ -242,11 +242,19 @@ def updates(step: Step, task: Task) -> bool:
     return operator.into is not None and not operator.arity and same and len(task.reads[0].pieces) == 1
 
 
-def is_take(step: Step, task: Task) -> bool:
-    """Whether a task takes elements at places that are data, for which backends may have code without a program."""
-    if step.stage != "block" or step.kernel.backend or cast("Operation", step.node).operator != "take":
+def is_call(step: Step, task: Task) -> bool:
+    """Whether a task may be computed by a backend's code for any sizes: elements at places, the first in order."""
+    if (
+        step.stage != "block"
+        or step.kernel.backend
+        or not task.out.size
+        or not all(read.box.size for read in task.reads)
+    ):
         return False
-    return len(task.reads) == 2 and bool(task.out.size) and all(read.box.size for read in task.reads)
+    node = cast("Operation", step.node)
+    if any(read.partial for read in task.reads) or len(task.outs) != 1:
+        return False
+    return (node.operator == "take" and len(task.reads) == 2) or node.operator == "sort"
 
 
 def is_native(step: Step, task: Task) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tileweave.backends import host
 from tileweave.backends.base import ELEMENTS, Decision, primitives_text
+from tileweave.backends.cpu.firsts import Firsts, searchable
 from tileweave.backends.cpu.kernel import CpuKernel, compile
 from tileweave.backends.cpu.moves import Move, movable
 from tileweave.backends.cpu.takes import Take, takeable
@@ -61,6 +62,18 @@ class Cpu:
     ) -> Take | None:
         """What takes elements along an axis among the calls of kernels; None where there is no code for it."""
         return Take(axis, threads) if takeable(x, places, out, axis) else None
+
+    def finder(
+        self,
+        x: np.ndarray[Any, Any],
+        out: np.ndarray[Any, Any],
+        axis: int,
+        descending: bool,
+        places: bool,
+        threads: int,
+    ) -> Firsts | None:
+        """What finds the first in order among the calls of kernels; None where there is no code for it."""
+        return Firsts(descending, places, threads) if searchable(x, out, axis) else None
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray[Any, Any]]:
         """Arrays that begin with a cache line where they are large."""
