@@ -58,6 +58,21 @@ def test_sums_in_registers_are_scaled_as_they_are_added(arch):
     assert "mul" in str(mx_gemm.mx_gemm_anywhere.expand(*arrays, arch=arch))
 
 
+@needs_gpp
+def test_an_automatic_product_has_its_scales_in_tensor_memory():
+    arrays = mx_gemm.arguments(200, 150, 272)
+    options, kernel = {"bm": 128, "bn": 128}, mx_gemm.mx_gemm_anywhere
+    table = kernel.explain(*arrays, arch="sm_100a", **options)
+    assert "tcgen05      yes: 4 steps of m128n128k32, a scale of 32 terms each by tcgen05.cp" in table
+    assert "192 columns of tensor memory" in table
+    run(kernel.trace(*arrays, **options), arrays, arch="sm_100a", check=True)
+    assert arrays[-1].tobytes() == kernel.check(*arrays, arch="sm_100a", **options).outputs["C"].tobytes()
+    np.testing.assert_allclose(arrays[-1], mx_gemm.expected(*arrays[:-1]), rtol=1e-5, atol=1e-3)
+    small = kernel.explain(*arrays, arch="sm_100a")
+    assert "tcgen05      no: m = 64 of a product with scales is not 128; n = 64 of" in small
+    assert small.count("gemm part") == 4 and "mma.sync     yes" in small
+
+
 def test_dispatch_says_what_it_took_and_what_stands_against_it():
     arrays = mx_gemm.arguments(200, 150, 272)
     table = mx_gemm.mx_gemm.explain(*arrays, arch="sm_100a")

@@ -19,7 +19,7 @@ from tileweave.kernel.build.rings import Ring
 from tileweave.kernel.build.scopes import Opening, ScopeSelector
 from tileweave.kernel.build.views import View, as_number
 from tileweave.kernel.ir import DTYPES, Grid, Let, Number, Sync, cta_scope, dtype_of, whole
-from tileweave.kernel.ir.verify import tensor_layout
+from tileweave.kernel.ir.verify import scale_layout, tensor_layout
 from tileweave.layout import Coord, Iter, Layout, parse, strided
 from tileweave.layout.analysis import remove_conflicts
 from tileweave.layout.f2.swizzle import Swizzle
@@ -335,16 +335,6 @@ class KernelContext:
             recorder.refuse(where, f"its device is not known ({str(error).splitlines()[0]})")
         device = place.get(DEVICES, 0) if isinstance(place, dict) else place[DEVICES] if isinstance(place, Coord) else 0
         return equal(device, recorder.mesh_symbols[axis])
-
-
-def scale_layout(shape: tuple[int, ...]) -> Layout:
-    """Scales as ``tcgen05.cp`` takes them: 512 bytes for 128 rows and 4 columns, blocks of rows fastest."""
-    *outer, rows, columns = shape
-    size, blocks = rows * columns, rows // 128
-    strides = [(n, size * prod(outer[d + 1 :])) for d, n in enumerate(outer)]
-    inner = [(blocks, 512), (4, 4), (32, 16), (columns // 4, blocks * 512), (4, 1)]
-    kept = [one for one in (*strides, *inner) if one[0] > 1]
-    return strided([n for n, _ in kept], [stride for _, stride in kept])
 
 
 def _row_major(shape: tuple[int, ...]) -> Layout:

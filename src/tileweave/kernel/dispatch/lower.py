@@ -112,8 +112,10 @@ def _explicit(kernel: Kernel, arch: str, boxes: bool) -> tuple[Kernel, dict[Op, 
         if isinstance(made, Alloc) and made.tensor.space in ("sbuf", "psum"):
             raise declined(made.line, f"{arch} has no {made.tensor.space}", tensor=made.tensor, legal='text("nki")')
     draft = Draft(kernel)
-    kernel = scaled_apart(kernel, draft)
-    staged = staged_products(kernel, arch, draft)
+    if tensor.has(arch):  # whose products have scales of their own, where sums lie in tensor memory
+        staged = scaled_apart(staged_products(kernel, arch, draft), draft)
+    else:
+        staged = staged_products(scaled_apart(kernel, draft), arch, draft)
     if not boxes:
         return staged, draft.refused
     boxed, refused = through_boxes(

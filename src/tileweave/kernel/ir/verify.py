@@ -145,6 +145,15 @@ def tensor_layout(rows: int, columns: int) -> Layout:
     return Layout(iters)
 
 
+def scale_layout(shape: tuple[int, ...]) -> Layout:
+    """Scales as ``tcgen05.cp`` takes them: 512 bytes for 128 rows and 4 columns, blocks of rows fastest."""
+    *outer, rows, columns = shape
+    size, blocks = rows * columns, rows // 128
+    strides = [(n, size * prod(outer[d + 1 :])) for d, n in enumerate(outer)]
+    inner = [(blocks, 512), (4, 4), (32, 16), (columns // 4, blocks * 512), (4, 1)]
+    return Layout(tuple(Iter(n, Coord.of(stride)) for n, stride in (*strides, *inner) if n > 1))
+
+
 def scales_of(kernel: Kernel) -> tuple[KernelTensor, ...]:
     """The tensors in shared memory whose elements are scales of products into tensor memory, each once."""
     found = (s for s in walk(kernel.body) if isinstance(s, Op) and s.name == "gemm" and len(s.ins) == 5)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from tileweave.kernel.ir import Alloc, Kernel, KernelTensor, Op, walk
 from tileweave.kernel.ir.rewrite import free_symbols
-from tileweave.kernel.ir.verify import tensor_columns
+from tileweave.kernel.ir.verify import scales_of, tensor_columns
 
 
 class Draft:
@@ -22,7 +22,7 @@ class Draft:
         self.taken = {t.name for t in made} | {p.name for p in kernel.params}
         self.taken |= {str(s) for s in free_symbols(kernel.grid)} | {axis for axis, _ in kernel.mesh}
         self.sums = list[KernelTensor]()
-        self.columns = sum(tensor_columns(t) for t in made if t.space == "tensor")
+        self.columns = sum(tensor_columns(t) for t in (*(t for t in made if t.space == "tensor"), *scales_of(kernel)))
         products = [s for s in walk(kernel.body) if isinstance(s, Op) and s.name == "gemm"]
         self.products = Counter(s.outs[0].tensor for s in products)
         self.pair = any(s.option("pair") for s in products)

@@ -37,7 +37,10 @@ def _apart(body: Sequence[Statement], draft: Draft) -> tuple[Statement, ...]:
     for statement in body:
         if isinstance(statement, Op):
             registers = statement.name == "gemm" and statement.outs[0].tensor.space == "register"
-            out += _products(statement, draft) if registers and len(statement.ins) == 5 else [statement]
+            made = list(_products(statement, draft)) if registers and len(statement.ins) == 5 else [statement]
+            if statement in draft.refused:
+                draft.refused |= {s: draft.refused[statement] for s in made if isinstance(s, Op) and s.name == "gemm"}
+            out += made
         elif isinstance(statement, When):
             yes, no = (_apart(one, draft) for one in (statement.body, statement.otherwise))
             out.append(replace(statement, body=yes, otherwise=no))

@@ -14,7 +14,15 @@ from tileweave.index import as_expr, bounds, simplify
 from tileweave.kernel.dispatch import tensor
 from tileweave.kernel.dispatch.boxes import box_problem
 from tileweave.kernel.dispatch.explicit.draft import Draft
-from tileweave.kernel.dispatch.explicit.tiles import StagedTiles, StageRing, barrier, barriers, far, started
+from tileweave.kernel.dispatch.explicit.tiles import (
+    StagedTiles,
+    StageRing,
+    barrier,
+    barriers,
+    far,
+    scales_of,
+    started,
+)
 from tileweave.kernel.ir import (
     Alloc,
     Commit,
@@ -102,7 +110,7 @@ def in_tensor_memory(
     problems += uneven(loop, warpgroups)
     if not any(isinstance(v, Region) and v.tensor.space == "register" for op in ops for v in op.ins[:2]):
         taken = set(draft.taken)
-        ring = StageRing.of(StagedTiles.of(loop, stages, draft.fresh), draft.fresh)
+        ring = StageRing.of(StagedTiles.of(loop, stages, draft.fresh, scales=True), draft.fresh)
         sums = {op.outs[0].tensor: _memory(op.outs[0].tensor, draft) for op in ops}
         products = tuple(_products(ring, sums))
         problems += [p for p in dict.fromkeys(_of_the_products(ring, products, sums, arch, draft)) if p not in problems]
@@ -111,7 +119,7 @@ def in_tensor_memory(
     if problems:
         return "; ".join(problems)
     draft.sums += sums.values()
-    draft.columns += sum(map(tensor_columns, sums.values()))
+    draft.columns += _columns(ring, sums)
     zeros = tuple(s for s in before if isinstance(s, Op) and s.outs[0].tensor in sums)
     return InTensorMemory(ring, sums, zeros, products, barriers(draft.fresh("done"), 1))
 
@@ -183,14 +191,21 @@ def _of_the_products(
         yield "the kernel's other products are of two blocks"
     for op in products:
         yield from tensor.problems(op, arch)
+    scales = scales_of(ring.tiles.loop.body)
     for copy in ring.tiles.copies(0, barrier(ring.full, 0)):
         problem = box_problem(arch, copy)
         source = copy.ins[0]
-        if problem and isinstance(source, Region):
+        if problem and isinstance(source, Region) and source not in scales:  # those are few: threads bring them
             yield f"{source.tensor.name} comes by no box: {problem}"
-    needed = draft.columns + sum(map(tensor_columns, sums.values()))
+    needed = draft.columns + _columns(ring, sums)
     if needed > TENSOR_COLUMNS:
         yield f"{needed} columns of tensor memory; there are {TENSOR_COLUMNS}"
+
+
+def _columns(ring: StageRing, sums: dict[KernelTensor, KernelTensor]) -> int:
+    """Columns of tensor memory for sums and for the scales of all stages."""
+    scales = [ring.tiles.tensors[r] for r in scales_of(ring.tiles.loop.body)]
+    return sum(map(tensor_columns, (*sums.values(), *scales)))
 
 
 def _memory(acc: KernelTensor, draft: Draft) -> KernelTensor:
@@ -209,4 +224,4 @@ def _products(ring: StageRing, sums: dict[KernelTensor, KernelTensor]) -> Iterat
         begun.add(acc)
         options = (*(o for o in op.options if o[0] not in ("use", "keep")), ("keep", keep))
         into = whole(sums[acc])
-        yield replace(op, outs=(into,), ins=(*op.ins[:2], into), options=options)
+        yield replace(op, outs=(into,), ins=(*op.ins[:2], into, *op.ins[3:]), options=options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import log2
+from math import log2, prod
 
 from tileweave.index import Expr, as_expr, simplify, substitute
 from tileweave.kernel.dispatch.context import always
@@ -25,6 +25,7 @@ from tileweave.kernel.ir import (
     Wait,
     When,
 )
+from tileweave.kernel.ir.verify import scale_layout
 from tileweave.layout.f2.swizzle import Swizzle
 
 
@@ -59,6 +60,21 @@ def staged(region: Region, stages: int, name: str) -> KernelTensor:
     return KernelTensor(name, (stages, rows, columns), region.tensor.dtype, "shared", layout, swizzle)
 
 
+def scales_of(body: Sequence[Statement]) -> list[Region]:
+    """The scales in global memory of products of a body, each once."""
+    found = (v for s in body if isinstance(s, Op) and automatic(s) for v in s.ins[3:])
+    return list(dict.fromkeys(v for v in found if isinstance(v, Region) and v.tensor.space == "global"))
+
+
+def staged_scales(region: Region, stages: int, name: str) -> KernelTensor:
+    """A tensor in shared memory for some stages of scales, as tensor memory takes them where they come so."""
+    shape = (stages, *region.shape)
+    whole = region.shape[0] % 128 == 0 and region.shape[1] % 4 == 0
+    rows = [(n, prod(shape[d + 1 :])) for d, n in enumerate(shape)]
+    layout = scale_layout(shape) if whole else strided_layout(rows)
+    return KernelTensor(name, shape, region.tensor.dtype, "shared", layout)
+
+
 def turned(region: Region) -> bool:
     """Whether a tile is staged as it lies, though its product reads it by columns: what reads 16 bits turns them.
 
@@ -82,11 +98,12 @@ class StagedTiles:
     stages: int
 
     @classmethod
-    def of(cls, loop: For, stages: int, fresh: Callable[[str], str]) -> StagedTiles:
-        """The tiles of a loop, under names that nothing else has."""
-        return cls(
-            loop, {r: staged(r, stages, fresh("s" + r.tensor.name.lower())) for r in operands(loop.body)}, stages
-        )
+    def of(cls, loop: For, stages: int, fresh: Callable[[str], str], scales: bool = False) -> StagedTiles:
+        """The tiles of a loop, and the scales of its products where they are asked for, under names of their own."""
+        tiles = {r: staged(r, stages, fresh("s" + r.tensor.name.lower())) for r in operands(loop.body)}
+        for r in scales_of(loop.body) if scales else ():
+            tiles[r] = staged_scales(r, stages, fresh("s" + r.tensor.name.lower()))
+        return cls(loop, tiles, stages)
 
     @property
     def turn(self) -> Expr:
