@@ -17,6 +17,7 @@ from tileweave.graph.ir.resolve import common_map, resolve
 from tileweave.graph.ir.select import broadcast_to, full, select, squeeze, unsqueeze, view_of
 from tileweave.graph.ops.elementwise import fused as fused_operation
 from tileweave.graph.ops.elementwise import once_more
+from tileweave.graph.ops.grouped.steps import steps_behind, steps_of
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.passes.dense import DENSE
 from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule
@@ -216,7 +217,7 @@ def _elementwise_chain(tensor: Tensor, context: RewriteContext) -> Iterator[Tens
             and inner.shape == tensor.shape
             and context.alone(inner)
             and len(outer.inputs) + len(below.inputs) - 1 <= _MOST_INPUTS
-            and len(_program(outer)) + len(_program(below)) <= _MOST_STEPS
+            and len(steps_of(outer)) + len(steps_of(below)) <= _MOST_STEPS
         ):
             yield _joined_program(outer, below, place)
 
@@ -225,19 +226,9 @@ def _joins(operation: Operation) -> bool:
     return operation.operator == "fused" or is_elementwise(operation.operator)
 
 
-Program = tuple[tuple[str, tuple[int, ...], str], ...]
-
-
-def _program(operation: Operation) -> Program:
-    if operation.operator == "fused":
-        return cast("Program", operation.parameter("program"))
-    dtype = operation.output_types["out"].dtype.name
-    return ((operation.operator, tuple(range(len(operation.inputs))), dtype),)
-
-
 def _joined_program(outer: Operation, below: Operation, place: int) -> Tensor:
     """The program of `below` followed by that of `outer`, whose input `place` it is."""
-    first, second = _program(below), _program(outer)
+    first, second = steps_of(below), steps_of(outer)
     tensors = [t for _, t in below.inputs]
     numbers: list[int] = []
     for k, (_, t) in enumerate(outer.inputs):
@@ -248,10 +239,7 @@ def _joined_program(outer: Operation, below: Operation, place: int) -> Tensor:
         else:
             numbers.append(len(tensors))
             tensors.append(t)
-    moved = tuple(
-        (name, tuple(numbers[a] if a >= 0 else a - len(first) for a in args), dtype) for name, args, dtype in second
-    )
-    return fused_operation(tensors, (*first, *moved))
+    return fused_operation(tensors, (*first, *steps_behind(len(first), second, numbers)))
 
 
 SUM_OF_PRODUCTS = RewriteRule(
@@ -295,7 +283,7 @@ def _unfused(tensor: Tensor, context: RewriteContext) -> Tensor | None:
         return None
     inputs = [t for _, t in fused.inputs]
     done: list[Tensor] = []
-    for name, args, dtype in _program(fused):
+    for name, args, dtype in steps_of(fused):
         done.append(once_more(name, [inputs[a] if a >= 0 else done[-1 - a] for a in args], dtype))
     return done[-1] if done[-1].type == tensor.type else None
 

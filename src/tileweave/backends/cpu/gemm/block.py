@@ -18,11 +18,17 @@ from tileweave.backends.cpu.gemm.panels import (
     SEGMENT_BYTES,
     emit_lane_table,
     emit_pack,
-    emit_prefetch,
     emit_segment_table,
+)
+from tileweave.backends.cpu.gemm.prefetch import (
+    NO_PREFETCH,
+    TURN,
+    PrefetchPlan,
+    PrefetchShare,
+    emit_prefetch,
+    prefetch_plan,
     prefetch_steps,
 )
-from tileweave.backends.cpu.gemm.prefetch import NO_PREFETCH, TURN, PrefetchPlan, PrefetchShare, prefetch_plan
 from tileweave.backends.cpu.gemm.resident_a import emit_resident_a
 from tileweave.backends.cpu.gemm.staging import (
     column_lanes,

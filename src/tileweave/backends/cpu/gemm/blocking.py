@@ -14,7 +14,8 @@ from enum import Enum
 from math import prod
 from typing import Any
 
-from tileweave.backends.cpu.gemm.panels import Contracted, Panels, prefetch_steps
+from tileweave.backends.cpu.gemm.panels import Contracted, Panels
+from tileweave.backends.cpu.gemm.prefetch import prefetch_steps
 from tileweave.backends.cpu.gemm.tile import may_read_in_place
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.target.target import Target

@@ -300,7 +300,7 @@ def emit_pack(
         [("ptr", "into"), ("ptr", "source"), ("ptr", "ktable"), ("i64", "kfirst"), ("i64", "kcount")]
         + [("ptr", "segments"), ("ptr", "lanes"), ("i64", "panelbytes"), ("i64", "tablebytes"), ("i64", "groups")],
     )
-    packer = _Packer(f, target, panels, contracted, operand, far=far)
+    packer = Packer(f, target, panels, contracted, operand, far=far)
     if panels.grouped and operand == 1:  # row panels are packed one by one
         packer.grouped()
     elif panels.operand_dense:
@@ -314,58 +314,7 @@ def emit_pack(
     f.ret()
 
 
-def emit_prefetch(
-    module: Module, target: Target, name: str, panels: Panels, contracted: Contracted, operand: int
-) -> None:
-    """Add ``name(source, ktable, kcount, segments, lanes, begin, end)``, which prefetches what `emit_pack` will read.
-
-    The lines pass through the first cache, since a core forgets most requests for the second one that come in a burst;
-    they stay in the second. They come in steps (`prefetch_steps`), which all together are one panel's block, or,
-    for `Panels.grouped` columns, that of `Panels.pack_panels` panels.
-    """
-    f = Function(
-        module,
-        name,
-        [("ptr", "source"), ("ptr", "ktable"), ("i64", "kcount"), ("ptr", "segments"), ("ptr", "lanes")]
-        + [("i64", "begin"), ("i64", "end")],
-    )
-    packer = _Packer(f, target, panels, contracted, operand, far=True)
-    places: list[Value] = []
-    if panels.grouped and operand == 1:
-        places = [f.add(packer.lane(0), i * panels.dims[0].strides[0]) for i in range(panels.lanes)]
-    elif panels.operand_dense:
-        places = [packer.word(group, 0, 0) for group in range(panels.groups)]
-        places.append(f.add(places[-1], panels.lanes * panels.element.width_bytes - 1))  # vectors may straddle lines
-
-    def product(k: Value, _: list[str]) -> None:
-        packer.prefetch(packer.source(k), places)
-
-    dense = contracted.dense(operand, panels.element.width_bytes)
-    inside = (
-        1 if dense else contracted.dims[0].extent if contracted.dims else 1
-    )  # else interleaved: dense in the next axis
-
-    def lane(index: Value, _: list[str]) -> None:
-        line = packer.lane(index)
-
-        def along(start: Value, _: list[str]) -> None:
-            f.loop(0, inside, lambda k, _: packer.prefetch(packer.source(f.add(start, k)), [line]))
-
-        f.loop(0, "%kcount", along, step=inside * (64 // panels.element.width_bytes))
-
-    f.loop("%begin", "%end", product if places else lane)
-    f.ret()
-
-
-def prefetch_steps(panels: Panels, contracted: Contracted, operand: int, kcount: Value) -> Value:
-    """Steps of `emit_prefetch`: one per product, or, where the operand is dense in K, one per lane; 0: none."""
-    if (panels.grouped and operand == 1) or panels.operand_dense:
-        return kcount
-    interleaved = contracted.interleaved and operand == 0
-    return panels.width if interleaved or contracted.dense(operand, panels.element.width_bytes) else 0
-
-
-class _Packer:
+class Packer:
     """The three ways to pack, by where the operand is dense."""
 
     def __init__(
@@ -386,6 +335,7 @@ class _Packer:
             vectors.prefetch(self.f, self.f.at(start, place))
 
     def source(self, k: Value) -> str:
+        """Where the operand's k-th product of the block begins."""
         return self.f.at("%source", self.contracted.offset(self.f, self.operand, "%ktable", k))
 
     def put(self, values: Sequence[str], row: Value, group: int) -> None:
@@ -474,10 +424,12 @@ class _Packer:
         f.when(full, whole, runs)
 
     def word(self, group: int, segment: int, which: int) -> str:
+        """A word of a segment of a vector: where its lane 0 lies in the operand, or in the output, or its mask."""
         place = 8 + (group * self.panels.segments + segment) * SEGMENT_BYTES + 8 * which
         return self.f.load("i64", self.f.at("%segments", place), 8)
 
     def lane(self, index: Value) -> str:
+        """Where an index of the panel lies in the operand."""
         return self.f.load("i64", self.f.at("%lanes", self.f.mul(index, LANE_BYTES)), 8)
 
     def rows_at(self, source: str, places: Sequence[Value], size: int) -> list[str]:

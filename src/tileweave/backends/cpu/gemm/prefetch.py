@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES, Contracted, Panels
-from tileweave.backends.cpu.llvm.ir import Function, Value
+from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES, Contracted, Packer, Panels
+from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.target.target import Target
 
 TURN = 4
 """Products that are computed between requests."""
@@ -106,3 +107,57 @@ def prefetch_plan(columns: Panels, contracted: Contracted, products: int, tiles:
         if parts * count <= tiles:
             return PrefetchPlan(columns, contracted, count, entries, not by_product, parts, at_once)
     return None
+
+
+# ---- all lines of a panel, in steps --------------------------------------------------------------------------------
+
+
+def emit_prefetch(
+    module: Module, target: Target, name: str, panels: Panels, contracted: Contracted, operand: int
+) -> None:
+    """Add ``name(source, ktable, kcount, segments, lanes, begin, end)``, which prefetches what `emit_pack` will read.
+
+    The lines pass through the first cache, since a core forgets most requests for the second one that come in a burst;
+    they stay in the second. They come in steps (`prefetch_steps`), which all together are one panel's block, or,
+    for `Panels.grouped` columns, that of `Panels.pack_panels` panels.
+    """
+    f = Function(
+        module,
+        name,
+        [("ptr", "source"), ("ptr", "ktable"), ("i64", "kcount"), ("ptr", "segments"), ("ptr", "lanes")]
+        + [("i64", "begin"), ("i64", "end")],
+    )
+    packer = Packer(f, target, panels, contracted, operand, far=True)
+    places: list[Value] = []
+    if panels.grouped and operand == 1:
+        places = [f.add(packer.lane(0), i * panels.dims[0].strides[0]) for i in range(panels.lanes)]
+    elif panels.operand_dense:
+        places = [packer.word(group, 0, 0) for group in range(panels.groups)]
+        places.append(f.add(places[-1], panels.lanes * panels.element.width_bytes - 1))  # vectors may straddle lines
+
+    def product(k: Value, _: list[str]) -> None:
+        packer.prefetch(packer.source(k), places)
+
+    dense = contracted.dense(operand, panels.element.width_bytes)
+    inside = (
+        1 if dense else contracted.dims[0].extent if contracted.dims else 1
+    )  # else interleaved: dense in the next axis
+
+    def lane(index: Value, _: list[str]) -> None:
+        line = packer.lane(index)
+
+        def along(start: Value, _: list[str]) -> None:
+            f.loop(0, inside, lambda k, _: packer.prefetch(packer.source(f.add(start, k)), [line]))
+
+        f.loop(0, "%kcount", along, step=inside * (64 // panels.element.width_bytes))
+
+    f.loop("%begin", "%end", product if places else lane)
+    f.ret()
+
+
+def prefetch_steps(panels: Panels, contracted: Contracted, operand: int, kcount: Value) -> Value:
+    """Steps of `emit_prefetch`: one per product, or, where the operand is dense in K, one per lane; 0: none."""
+    if (panels.grouped and operand == 1) or panels.operand_dense:
+        return kcount
+    interleaved = contracted.interleaved and operand == 0
+    return panels.width if interleaved or contracted.dense(operand, panels.element.width_bytes) else 0

@@ -14,8 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tileweave.backends.cpu.gemm.panels import prefetch_steps
-from tileweave.backends.cpu.gemm.prefetch import NO_PREFETCH
+from tileweave.backends.cpu.gemm.prefetch import NO_PREFETCH, prefetch_steps
 from tileweave.backends.cpu.llvm.ir import Function, Value
 
 if TYPE_CHECKING:

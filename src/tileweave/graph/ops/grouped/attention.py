@@ -16,7 +16,7 @@ import numpy as np
 from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
 from tileweave.graph.ops.elementwise import input_names
-from tileweave.graph.ops.grouped.rows import Step
+from tileweave.graph.ops.grouped.steps import Step
 from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, made, register
 from tileweave.space import Projection
 

@@ -16,11 +16,11 @@ from tileweave.errors import GraphError
 from tileweave.graph.ir.dtypes import element_type, wide_type
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
 from tileweave.graph.ops.elementwise import fused_block, input_names
+from tileweave.graph.ops.grouped.steps import Step
 from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is_elementwise, made, register
 from tileweave.graph.ops.windows import conv_projections, spatial_names
 from tileweave.space import AffineMap, Projection
 
-Step = tuple[str, tuple[int, ...], str]
 CONV = ("stride", "dilation", "filters", "channels", "groups")
 """The parameters that it has of a convolution."""
 

@@ -11,19 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType, Value
 from tileweave.graph.ops.elementwise import input_names
+from tileweave.graph.ops.grouped.steps import FULL, Step
 from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is_elementwise, made, register
 from tileweave.space import Projection
 
-Step = tuple[str, tuple[Any, ...], str]
-FULL = "full"
-"""The step that is one number, its only argument."""
 REDUCTIONS = ("sum", "product", "max", "min")
 """Operators that reduce a row to one value."""
 

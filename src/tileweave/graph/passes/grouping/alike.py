@@ -33,7 +33,8 @@ from tileweave.graph.ops.contract import linear
 from tileweave.graph.ops.elementwise import fused, once_more
 from tileweave.graph.ops.grouped.attention import attended
 from tileweave.graph.ops.grouped.chained import conv_chain, product_chain, product_of
-from tileweave.graph.ops.grouped.rows import FULL, rows
+from tileweave.graph.ops.grouped.rows import rows
+from tileweave.graph.ops.grouped.steps import FULL
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.ops.windows import conv_like
 

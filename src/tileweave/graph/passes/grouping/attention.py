@@ -18,7 +18,8 @@ import numpy as np
 from tileweave.graph.ir.dtypes import HALVES
 from tileweave.graph.ir.nodes import Operation, Selector, Tensor
 from tileweave.graph.ops.grouped.attention import attended
-from tileweave.graph.ops.grouped.rows import FULL, Step, softmax_at_end
+from tileweave.graph.ops.grouped.rows import softmax_at_end
+from tileweave.graph.ops.grouped.steps import FULL, Step
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule
 

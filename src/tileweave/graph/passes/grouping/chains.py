@@ -15,7 +15,8 @@ import numpy as np
 
 from tileweave.graph.ir.dtypes import element_type, is_floating, wide_type
 from tileweave.graph.ir.nodes import Operation, Tensor
-from tileweave.graph.ops.grouped.chained import Step, conv_chain, product_chain, product_of
+from tileweave.graph.ops.grouped.chained import conv_chain, product_chain, product_of
+from tileweave.graph.ops.grouped.steps import steps_behind, steps_of
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.passes.grouping.attention import before_cast
 from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule
@@ -57,19 +58,12 @@ def _behind(tensor: Tensor, context: RewriteContext, operators: Sequence[str]) -
     return None
 
 
-def _steps(operation: Operation) -> tuple[Step, ...]:
-    if operation.operator in ("fused", "conv_chain", "product_chain"):
-        steps: tuple[Step, ...] = operation.parameter("program")
-        return steps
-    return ((operation.operator, tuple(range(len(operation.inputs))), operation.outputs[0][1].dtype.name),)
-
-
 def _joined(outer: Operation, below: Operation, place: int) -> Tensor | None:
     """The sums with their own chain and, behind it, the steps of `outer`, whose input `place` it is."""
     product, extras = product_of(below) if "equation" in dict(below.parameters) else (None, [])
     extras = extras if product else [x for _, x in below.inputs[2:]]
-    first = _steps(below) if below.operator in ("conv_chain", "product_chain") else ()
-    second = _steps(outer)
+    first = steps_of(below) if below.operator in ("conv_chain", "product_chain") else ()
+    second = steps_of(outer)
     numbers: list[int] = []
     for k, (_, x) in enumerate(outer.inputs):
         if k == place or x is outer.inputs[place][1]:
@@ -80,10 +74,7 @@ def _joined(outer: Operation, below: Operation, place: int) -> Tensor | None:
             numbers.append(1 + extras.index(x))
     if len(first) + len(second) > MOST_STEPS or len(extras) > MOST_EXTRAS:
         return None
-    moved = tuple(
-        (name, tuple(numbers[a] if a >= 0 else a - len(first) for a in args), dtype) for name, args, dtype in second
-    )
-    steps = (*first, *moved)
+    steps = (*first, *steps_behind(len(first), second, numbers))
     return conv_chain(below, extras, steps) if product is None else product_chain(product, extras, steps)
 
 

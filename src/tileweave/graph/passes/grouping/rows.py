@@ -15,7 +15,8 @@ from typing import Any
 from tileweave.graph.ir.dtypes import HALVES
 from tileweave.graph.ir.nodes import Operation, Selector, Tensor
 from tileweave.graph.ir.select import unsqueeze
-from tileweave.graph.ops.grouped.rows import FULL, REDUCTIONS, Step, rows
+from tileweave.graph.ops.grouped.rows import REDUCTIONS, rows
+from tileweave.graph.ops.grouped.steps import FULL, Step, steps_behind, steps_of
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule
 
@@ -71,7 +72,7 @@ def _rounds(operation: object) -> bool:
     if not isinstance(operation, Operation) or operation.signature is None or len(operation.outputs) != 1:
         return False
     ends = _maps(operation.operator) or operation.operator == "rows"
-    return ends and operation.outputs[0][1].dtype.name in HALVES and _program(operation)[-1][0] == "cast"
+    return ends and operation.outputs[0][1].dtype.name in HALVES and steps_of(operation)[-1][0] == "cast"
 
 
 def _frame(root: Operation) -> _Frame | None:
@@ -198,22 +199,11 @@ class _Group:
 
         for one in self.ordered():
             given = [argument(one, x) for _, x in one.inputs]
-            first = len(program)
-            for name, args, dtype in _program(one):
-                moved = args if name == FULL else tuple(given[a] if a >= 0 else a - first for a in args)
-                program.append((name, moved, dtype))
+            program += steps_behind(len(program), steps_of(one), given)
             made[one] = -len(program)
         if len(program) > MOST_STEPS or not 0 < len(inputs) <= MOST_INPUTS:
             return None
         return rows(tuple(inputs), self.frame.shape, self.frame.axes, program)
-
-
-def _program(operation: Operation) -> tuple[Step, ...]:
-    if operation.operator in ("fused", "rows"):
-        steps: tuple[Step, ...] = operation.parameter("program")
-        return steps
-    dtype = operation.outputs[0][1].dtype.name
-    return ((operation.operator, tuple(range(len(operation.inputs))), dtype),)
 
 
 def _rows(tensor: Tensor, context: RewriteContext) -> Tensor | None:
