@@ -1,5 +1,6 @@
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from plans import misbehaving, random_plan, rows_plan
 from random_graphs import random_graph
 from test_local import interrupted, plan_of
 
+import tileweave as tw
 from tileweave import graph as g
 from tileweave.errors import RunError
 from tileweave.planner import machines
@@ -470,6 +472,39 @@ def test_a_service_that_is_killed_ends_the_run_cleanly(tmp_path: Path, service: 
     assert said[:1] == ["right"] or (said[:1] == ["error"] and float(said[1]) < 10), (done.stdout, done.stderr)
     assert {path.name for path in tmp_path.iterdir()} <= {"marks", "a.npy"}
     nothing_runs(f"TILEWEAVE_TEST_RUN={tmp_path}")
+
+
+@needs_ray
+@pytest.mark.parametrize("address", ["local", "", "somewhere", 6379])
+def test_what_is_no_address_is_refused(address: Any) -> None:
+    plan = plan_of(g.as_tensor(np.arange(3)) + 1)
+    with pytest.raises(RunError, match="is no address of a cluster"):
+        session._attach(session.load(), address)
+    with pytest.raises(RunError, match="a Ray cluster is named for the local runtime"):
+        run_plan(plan, address=address)
+    with pytest.raises(RunError, match="a Ray cluster is named for the local runtime"):
+        tw.run(tw.source(np.ones(3)) + 1, address=address)
+
+
+@needs_ray
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_port_where_something_else_listens_is_an_error(monkeypatch: pytest.MonkeyPatch, says: bytes) -> None:
+    """Ray itself would wait for it without end."""
+    monkeypatch.setattr(session, "CONNECT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as line:
+                line.sendall(says)
+                line.recv(1024)
+                threading.Event().wait(1.0)
+
+        other = threading.Thread(target=answer)
+        other.start()
+        with pytest.raises(RunError, match="no cluster answers at") as caught:
+            session._attach(session.load(), f"127.0.0.1:{server.getsockname()[1]}")
+        other.join()
+    assert isinstance(caught.value.__cause__, OSError)
 
 
 @needs_ray

@@ -371,7 +371,9 @@ def run(
         if isinstance(target, Plan) and machines is not None:
             raise PlanError("run(plan, machines)", "the plan has its machines already", legal="plan(target, machines)")
         made = target if isinstance(target, Plan) else plan(target, machines)
-    plain = settings is PLAIN and runtime == "local" and listeners == () and not (progress or resume)
+    plain = (
+        settings is PLAIN and runtime == "local" and address is None and listeners == () and not (progress or resume)
+    )
     if plain and (bind is None or type(bind) is dict) and (threads is None or type(threads) is int):
         into = None if out is None else [out] if isinstance(out, np.ndarray) else out
         try:  # most of the overhead of a small run
@@ -401,7 +403,7 @@ def run(
             made,
             bind=_bound(made.graph, keys, bind or {}),
             runtime=settings.runtime or runtime,
-            address=settings.address or address,
+            address=None if settings.runtime == "local" else settings.address or address,
             threads=settings.threads or threads,
             overwrite=settings.overwrite,
             listeners=listening,

@@ -78,6 +78,9 @@ def environment(
         raise RunError("environment(copies, lineage)", "its tensors lie on no node of a cluster", legal=legal)
     if copies is not None and (isinstance(copies, bool) or not isinstance(copies, int) or copies < 1):
         raise RunError("environment(copies)", f"{copies!r} is no number of copies", legal="1 or more")
+    if address is not None and runtime == "local":
+        problem = "a Ray cluster is named for the local runtime"
+        raise RunError("environment(address)", problem, legal="runtime='ray'")
     spread = 1 if lineage and copies is None else copies
     return Environment(chosen, Path(folder) if folder is not None else None, runtime, address, spread, lineage)
 

@@ -78,6 +78,8 @@ def run_plan(
     """
     if runtime not in ("local", "ray"):
         raise RunError("run(plan, runtime)", f"there is no runtime {runtime!r}", legal="local, ray")
+    if address is not None and runtime == "local":
+        raise RunError("run(plan, address)", "a Ray cluster is named for the local runtime", legal="runtime='ray'")
     if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
         raise RunError("run(plan, threads)", f"{threads!r} threads cannot work", legal="a number, 1 or more")
     start = time.perf_counter()

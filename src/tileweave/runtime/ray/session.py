@@ -144,19 +144,46 @@ def watch(**state: Any) -> None:
 
 
 def _attach(ray: Any, address: str) -> RaySession:
+    legal = "host:port of a running Ray cluster, auto for the one of this host, or none to start a local one"
+    if not isinstance(address, str) or (address != "auto" and ":" not in address):
+        raise RunError("run(plan, address)", f"{address!r} is no address of a cluster", legal=legal)
+    problem = f"no cluster answers at {address!r}"
     try:
         host, _, port = address.rpartition(":")
         if port.isdecimal() and "://" not in address:
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()  # Ray itself waits long
+            _greet(host.strip("[]"), int(port))  # Ray itself waits long, for what says nothing without end
+            problem = f"what answers at {address!r} takes no program of this process"
+            legal += "; where it asks for a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN say it"
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:
-        raise RunError(
-            "run(plan, runtime='ray')",
-            f"no cluster answers at {address!r}",
-            inputs={"cause": f"{type(error).__name__}: {error}"},
-            legal="the address of a running Ray cluster, or none to start a local one",
-        ) from error
+        cause = {"cause": f"{type(error).__name__}: {error}"}
+        raise RunError("run(plan, address)", problem, inputs=cause, legal=legal) from error
     return _session(ray, False, address)
+
+
+def _greet(host: str, port: int) -> None:
+    """Whether an HTTP/2 server answers, as a cluster's control service is: such a server says its settings at once.
+
+    Raises:
+        OSError: nothing answers, or what does is no such server.
+    """
+    with socket.create_connection((host, port), CONNECT_SECONDS) as line:
+        if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
+            return  # it would answer nobody without a certificate
+        line.settimeout(CONNECT_SECONDS)
+        line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + SETTINGS + b"\0" + b"\0\0\0\0")
+        head = b""
+        while len(head) < 4:
+            said = line.recv(64)
+            if not said:
+                break
+            head += said
+        if head[3:4] != SETTINGS:
+            raise ConnectionError(f"port {port} is no control service of a cluster")
+
+
+SETTINGS = b"\4"
+"""The kind of an HTTP/2 frame of settings, behind the three bytes of its length."""
 
 
 def _session(ray: Any, own: bool, address: str | None) -> RaySession:
