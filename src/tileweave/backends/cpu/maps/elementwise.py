@@ -185,7 +185,7 @@ class _Chain:
         self.crossing, self.crossed_at = None, 0
         if not self.points.reductions:
             self.crossing = crossing_of(self.along, outer, self.stages, elements, rivals, self.lanes)
-        self.streamed = self.streams(prod(dim.extent for dim in shape.dims))
+        self.streamed = self.streams(shape.dims)
         near = list[Mode]()
         if self.crossing is not None:
             self.crossed_at, cross = outer.index(self.crossing.dim), self.crossing.dim
@@ -237,14 +237,21 @@ class _Chain:
         before = {stage.output for stage in self.stages if stage.reads_output}
         return (before | {o for stage in self.stages for o in stage.inputs}) - self.dropped
 
-    def streams(self, points: int) -> int | None:
-        """The output that goes past the caches: the only one, read by nothing, and too large for the last of them."""
+    def streams(self, dims: Sequence[Mode]) -> int | None:
+        """The output that goes past the caches: the only one, read by nothing, where the last one does not hold all.
+
+        What is read and written would drive each other out; where the cache holds all of it, the next reader finds it.
+        """
         stored = {stage.output for stage in self.stages} - self.dropped
         if self.crossing is not None or self.points.reductions or len(stored) != 1 or stored & self.read():
             return None
         o = stored.pop()
         width = self.elements[o].width_bytes
-        large = points * width >= self.target.l3_bytes and self.along.extent * width >= LONG_ROW_BYTES
+        moved = (
+            self.elements[k].width_bytes * prod(dim.extent for dim in dims if dim.strides[k])
+            for k in sorted(self.read() | {o})
+        )
+        large = sum(moved) >= self.target.l3_bytes and self.along.extent * width >= LONG_ROW_BYTES
         whole = self.along.strides[o] == width and self.lanes * width == self.target.vector_bytes
         return o if large and whole and self.target.has("sse2") else None
 
