@@ -196,3 +196,22 @@ def test_faults_of_the_users_file(words, said, capsys, tmp_path, monkeypatch):
 def test_an_unknown_architecture_is_refused(capsys, verb, arch):
     status, _, err = run(capsys, *verb, SOFTMAX, "f32:3x70", "f32:3x70", "--arch", arch)
     assert status == 2 and f"{arch!r} is no architecture that is known" in err and "sm_90" in err
+
+
+@pytest.mark.parametrize("arch", ["nonsense", "sm_91", "sm_80a"])
+@pytest.mark.parametrize("verb", ["check", "explain", "text", "run"])
+def test_an_unknown_architecture_is_refused_by_every_verb(capsys, verb, arch):
+    status, out, err = run(capsys, verb, SOFTMAX, "f32:3x70", "f32:3x70", "--arch", arch)
+    assert (status, out) == (2, "") and f"{arch!r} is no architecture that is known" in err and "  legal  sm_70" in err
+
+
+def test_an_architecture_is_that_of_the_explicit_program(capsys, tmp_path):
+    words = (f"{MATMUL}:matmul", "f16:70x200", "f16:50x200", "f32:70x50", "--set", "bm=32")
+    status, out, _ = run(capsys, "text", *words, "--arch", "sm_80")
+    assert status == 0 and "copy_async" in out
+    found = []
+    for more in ((), ("--arch", "sm_80"), ("--arch", "sm_80", "--on", "cpu")):
+        path = tmp_path / f"{len(found)}.npy"
+        assert run(capsys, "run", *words, *more, "-o", f"C={path}")[0] == 0
+        found.append(np.load(path))
+    assert found[1].tobytes() == found[2].tobytes() != found[0].tobytes()  # sums in the order of the target

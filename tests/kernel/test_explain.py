@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -152,3 +153,19 @@ def test_a_copy_between_devices_has_its_own_reason():
 
     table = fetched.explain(tk.spec((16, 32), "f16"), tk.spec((16, 32), "f16"), arch="sm_90a")
     assert "cp.async     no: not from global to shared memory" in table
+
+
+@pytest.mark.parametrize("arch", ["nonsense", "sm_91", "sm_80a", "SM_90", ""])
+def test_an_unknown_architecture_is_refused_wherever_one_is_named(arch):
+    softmax = import_module("softmax").softmax
+    x = np.zeros((3, 70), np.float32)
+    y = x.copy()
+    asked = [partial(getattr(softmax, verb), x, y, arch=arch) for verb in ("explain", "expand", "pictures")]
+    asked += [lambda: softmax.tune({}, x, y, arch=arch)]
+    if arch:  # empty: the target's own
+        asked += [lambda: softmax.check(x, y, arch=arch), lambda: softmax.run(x, y, arch=arch)]
+        asked += [partial(softmax.text, t, x, y, arch=arch) for t in ("ir", "cuda", "triton", "gluon", "mlir", "nki")]
+        asked += [partial(softmax.run, x, y, on=on, arch=arch) for on in ("cpu", "mlir", "triton", "nki")]
+    for ask in asked:
+        with pytest.raises(BackendError, match="is no architecture"):
+            ask()

@@ -28,8 +28,8 @@ examples:
 """
 
 
-_DEFAULTS = {"check": " (default: the kernel as written)"} | dict.fromkeys(
-    ("explain", "text", "run"), " (default: the target's)"
+_DEFAULTS = {"check": " (default: the kernel as written)", "explain": " (default: the target's)"} | dict.fromkeys(
+    ("text", "run"), " (default: the target's; for the IR and the interpreter: the kernel as written)"
 )
 
 

@@ -302,8 +302,11 @@ def text(kernel: Kernel, arch: str = "trn2") -> str:
     """The NKI of a kernel: Python for `nki`, a loop over the grid, an instruction per operator.
 
     Raises:
-        BackendError: NKI cannot say a statement, or a limit is passed; names it and the user's line.
+        BackendError: NKI cannot say a statement, or a limit is passed; names it and the user's line. An architecture
+            whose limits are not these.
     """
+    if arch != "trn2":
+        raise BackendError("text(kernel, arch)", f"{arch!r} is no architecture of NKI that is known", legal="trn2")
     if kernel.mesh or kernel.grid.cluster > 1:
         raise declined(kernel.line, "meshes and clusters")
     inputs, outputs = _roles(kernel)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from tileweave.backends.triton.gluon_layouts import Map, bases_of, candidates, fragments, once, rounded, shared_text
-from tileweave.backends.triton.printer import _TYPES, Printer, _name
+from tileweave.backends.triton.printer import _TYPES, Printer, _name, known
 from tileweave.errors import BackendError, LayoutError
 from tileweave.kernel.dispatch import products
 from tileweave.kernel.dispatch.layouts.assign import Accumulator, along_memory, assign
@@ -29,11 +29,13 @@ def text(kernel: Kernel, arch: str = "") -> str:
 
     Args:
         kernel: a kernel, every extent known.
-        arch: any; layouts are those that dispatch chooses where products are mma.sync's.
+        arch: any that is known; layouts are those that dispatch chooses where products are mma.sync's.
 
     Raises:
-        BackendError: a statement or a layout that Gluon cannot say; names it, the reason and the user's line.
+        BackendError: a statement or a layout that Gluon cannot say; names it, the reason and the user's line. An
+            unknown architecture.
     """
+    known("text(kernel, arch)", arch)
     return GluonPrinter(kernel).module()
 
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tileweave.backends.triton.gluon_layouts import rounded
-from tileweave.backends.triton.run import interpret
+from tileweave.backends.triton.run import ARCHITECTURES, interpret
 from tileweave.errors import BackendError
 from tileweave.index import Expr, as_expr, constant_of, simplify, symbol, symbols_of, to_python
+from tileweave.kernel.atoms.atom import check_arch
 from tileweave.kernel.dispatch.layouts.places import inside, offset
 from tileweave.kernel.ir import (
     Alloc,
@@ -74,8 +75,10 @@ def text(kernel: Kernel, arch: str = "") -> str:
     """The Triton module of a kernel; the same for every architecture.
 
     Raises:
-        BackendError: a statement that Triton cannot say; names it, the reason and the user's line.
+        BackendError: a statement that Triton cannot say; names it, the reason and the user's line. An unknown
+            architecture.
     """
+    known("text(kernel, arch)", arch)
     return Printer(kernel).module()
 
 
@@ -95,6 +98,12 @@ def run(kernel: Kernel, arrays: Mapping[str, Any] | Sequence[Any], on: str = "tr
     found = interpret(source, _name(kernel.name), (size,), printed)
     for key, value in printed.items():
         value[...] = found[key].reshape(value.shape)
+
+
+def known(where: str, arch: str) -> None:
+    """Refuses an architecture that neither Triton compiles for nor dispatch knows; empty: any."""
+    if arch and arch not in ARCHITECTURES:
+        check_arch(where, arch)
 
 
 def _name(name: str) -> str:

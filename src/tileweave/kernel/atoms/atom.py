@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -199,13 +198,15 @@ def check_arch(where: str, arch: str) -> None:
     Raises:
         BackendError: with those that are known.
     """
-    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
-    if found is None or int(found[1]) not in _GENERATIONS:
+    if arch not in _ARCHITECTURES:
         legal = ", ".join(f"sm_{number}" for number in _GENERATIONS) + "; sm_90a, sm_100a .. with what is theirs alone"
         raise BackendError(where, f"{arch!r} is no architecture that is known", legal=legal)
 
 
 _GENERATIONS = (70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
+_ARCHITECTURES = frozenset(
+    f"sm_{number}{letter}" for number in _GENERATIONS for letter in ("", *"a" * (number >= 90), *"f" * (number >= 100))
+)
 
 
 def _target(arch: str) -> tuple[int, str]:

@@ -12,6 +12,7 @@ import numpy as np
 from tileweave.errors import TileweaveError, VerifyError
 from tileweave.index import symbol
 from tileweave.kernel import targets
+from tileweave.kernel.atoms.atom import check_arch
 from tileweave.kernel.build.arguments import Spec, param_of
 from tileweave.kernel.build.context import KernelContext
 from tileweave.kernel.build.mesh import Mesh
@@ -165,11 +166,13 @@ class KernelFunction:
             args: arrays.
             on: ``"interpreter"``, or a place of a target: ``"cpu"`` runs the printed CUDA text on the CPU, ``"cuda"``
                 on a device.
-            arch: the target's architecture; the target's default where it is empty.
+            arch: the target's architecture; the target's default where it is empty. On the interpreter as in `check`.
             options: of the kernel.
         """
         if on == "interpreter":
-            run_kernel(self.trace(*args, **options), args)
+            kernel = self.trace(*args, **options)
+            kernel, orders = targets.dispatcher("ordered")(kernel, arch) if arch else (kernel, None)
+            run_kernel(kernel, args, orders=orders)
             return
         packed = {id(a): np.asarray(a, order="C") for a in args if isinstance(a, np.ndarray)}
         given = tuple(packed.get(id(a), a) for a in args)  # one piece of memory each; what is written goes back below
@@ -208,7 +211,7 @@ class KernelFunction:
             options: of the kernel, the same for all.
 
         Raises:
-            VerifyError: no setting can run, or an option is unknown.
+            VerifyError: no setting can run, or an option is unknown. BackendError: the architecture is unknown.
 
         Example:
             >>> from tileweave.kernel import kernel, spec
@@ -223,6 +226,8 @@ class KernelFunction:
         """
         import time
 
+        check_arch(f"{self.name}.tune(space)", arch)
+
         def seconds(setting: Mapping[str, Any]) -> float:
             if any(isinstance(a, Spec) for a in args):
                 raise VerifyError(self._where, "a specification holds no data", facts={"rule": "argument", "path": ""})
@@ -236,10 +241,10 @@ class KernelFunction:
         return tune(self.name, space, lambda s: self.trace(*args, **options, **s), seconds if on else None, arch, most)
 
     def text(self, target: str = "ir", *args: Any, arch: str = "", **options: Any) -> str:
-        """The kernel in a target's text, or in that of the IR."""
+        """The kernel in a target's text, or in that of the IR: with an architecture, the explicit program for it."""
         kernel = self._kernel(args, options, "text")
         if target == "ir":
-            return to_text(kernel)
+            return to_text(targets.dispatcher("expand")(kernel, arch) if arch else kernel)
         return str(targets.printer(target)(kernel, **({"arch": arch} if arch else {})))
 
     def torch_op(self, outputs: Outputs, name: str = "", *, arch: str = "", **options: Any) -> Any:

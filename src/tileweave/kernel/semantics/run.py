@@ -70,10 +70,12 @@ def check_kernel(
                   (*run.machine.warnings.values(), *run.unwritten()))  # fmt: skip
 
 
-def run_kernel(kernel: Kernel, args: Iterable[Any], *, limit: int = LIMIT) -> Report:
+def run_kernel(
+    kernel: Kernel, args: Iterable[Any], *, limit: int = LIMIT, orders: Mapping[Op, Callable[..., Any]] | None = None
+) -> Report:
     """The same, and the arrays take the values that the kernel leaves."""
     given = tuple(args)
-    report = check_kernel(kernel, given, limit=limit)
+    report = check_kernel(kernel, given, limit=limit, orders=orders)
     for tensor, value in zip(kernel.params, given, strict=True):
         found = report.outputs[tensor.name]
         if tensor.name not in _written(kernel.body):

@@ -11,6 +11,7 @@ import numpy as np
 
 from tileweave.errors import BackendError
 from tileweave.kernel import targets
+from tileweave.kernel.atoms.atom import check_arch
 from tileweave.kernel.ir import Kernel, Op, Signal, dtype_of, walk
 
 
@@ -43,6 +44,8 @@ def make_op(
         options: of the kernel.
     """
     where = f"{function.name}.torch_op(outputs)"
+    if arch:
+        check_arch(where, arch)
     try:
         import torch
     except ImportError:
