@@ -12,52 +12,12 @@ import pytest
 from tileweave import kernel as tk
 from tileweave.errors import BackendError
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
-SPEC = tk.spec
-
-
-def products(m, n, k, dtype="f16"):
-    return [SPEC((m, k), dtype), SPEC((n, k), dtype), SPEC((m, n), dtype)]
-
-
-def examples():
-    row = SPEC((3, 300), "f32")
-    flat = SPEC((300,), "f32")
-    starts = np.array([0, 5, 5, 70, 100], np.int32)
-    yield "softmax.softmax", [row, row]
-    yield "norms.layernorm", [row, flat, flat, row]
-    yield "norms.rmsnorm", [row, flat, row]
-    yield "transpose.transpose", [SPEC((70, 45), "f16"), SPEC((45, 70), "f16")]
-    yield "stencil.stencil", [SPEC((50, 70), "f32")] * 2
-    yield "reduction.column_sums", [row, SPEC((1, 300), "f32")]
-    yield "reduction.running_maximum", [row, row]
-    yield "matmul.matmul", products(200, 300, 136)
-    yield "matmul.matmul_roles", products(200, 300, 70)
-    yield "tensor_memory.matmul_tensor", products(200, 300, 136)
-    yield "tensor_memory.matmul_pair", products(600, 300, 136)
-    yield "clusters.matmul_cluster", products(600, 300, 136)
-    yield "clusters.row_sums", [SPEC((12, 5000), "f32"), SPEC((12, 1), "f32")]
-    yield "gemm_cp_async.gemm_cp_async", products(100, 90, 200)
-    yield "gemm_gelu.gemm_gelu", [*products(100, 150, 72)[:2], SPEC((1, 150), "f16"), SPEC((100, 150), "f16")]
-    yield "fp8_gemm.fp8_gemm", import_module("fp8_gemm").arguments(70, 140, 256)
-    yield "mx_gemm.mx_gemm", import_module("mx_gemm").arguments(200, 150, 272)
-    yield "mx_gemm.mx_gemm_anywhere", import_module("mx_gemm").arguments(70, 140, 256)
-    yield "attention.attention", [SPEC((2, 100, 64), "f16")] * 4
-    yield "attention_tensor.attention_tensor", [SPEC((2, 300, 64), "f16")] * 4
-    a, c = SPEC((100, 72), "f16"), SPEC((100, 90), "f16")
-    yield "grouped_gemm.grouped_gemm", [a, SPEC((4, 90, 72), "f16"), starts, c]
-    yield "moe.moe", import_module("moe").arguments(100, 64, 48, 4)
-    yield (
-        "gemm_reduce_scatter.gemm_rs",
-        [[a] * 4, [SPEC((90, 72), "f16")] * 4, tk.sharded(np.zeros((100, 90)), "gpu", 0, 4)],
-    )
-    yield "copy_views.thread_view", [SPEC((32, 128), "f32"), SPEC((16, 64), "f32")]
-    yield "copy_views.block_view", [SPEC((32, 128), "f32"), SPEC((16, 64), "f32")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "examples" / "kernels"), str(Path(__file__).parent)]
+from example_kernels import SPEC, examples, found  # noqa: E402
 
 
 def explained(name, arguments, arch):
-    module, _, kernel = name.partition(".")
-    return getattr(import_module(module), kernel).explain(*arguments, arch=arch)
+    return found(name).explain(*arguments, arch=arch)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
@@ -79,9 +39,9 @@ def test_every_choice_has_a_reason(name, arguments, arch):
             asked = k
             taken[k] = []
         elif asked is not None:
-            found = re.match(r"      \S.* (yes|no): (\S.*)$", row)
-            assert found, row
-            taken[asked].append(found[1] == "yes")
+            reason = re.match(r"      \S.* (yes|no): (\S.*)$", row)
+            assert reason, row
+            taken[asked].append(reason[1] == "yes")
     assert taken and all(any(one) for one in taken.values())
     assert not re.search(r"\b1 (passes|sectors|blocks resident|warpgroups)\b", "\n".join(rows))
 

@@ -153,7 +153,10 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class ThreadLoop:
-    """``for symbol in range(start, stop, step)``; the symbol's range is part of it."""
+    """``for symbol in range(start, stop, step)``; the symbol's range is part of it.
+
+    `unroll` writes the turns out: all of them, or `turns` at a time.
+    """
 
     symbol: Expr
     start: ExprLike
@@ -161,6 +164,7 @@ class ThreadLoop:
     body: tuple[Statement, ...]
     step: ExprLike = 1
     unroll: bool = False
+    turns: int = 0
     at: SourceLine | None = field(default=None, compare=False)
 
 

@@ -80,8 +80,12 @@ def tune(
                 facts={"rule": "argument", "path": ""}, legal=f"{{{option!r}: (value, ..)}}",
             )  # fmt: skip
     found = [_choice(dict(zip(space, values, strict=True)), trace, arch) for values in product(*space.values())]
-    # of equals the one with more in flight: its copies are hidden better, which the counts do not show
-    can = sorted((c for c in found if not c.problem), key=lambda c: (c.estimate.seconds, -c.estimate.shared_bytes))
+    # What may spill comes last: the counts do not show it. Of equals the one with more in flight: its copies are hidden
+    # better, which they do not show either.
+    can = sorted(
+        (c for c in found if not c.problem),
+        key=lambda c: (c.estimate.may_spill, c.estimate.seconds, -c.estimate.shared_bytes),
+    )
     cannot = tuple(c for c in found if c.problem)
     if not can:
         raise VerifyError(

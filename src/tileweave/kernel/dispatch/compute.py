@@ -9,7 +9,7 @@ from tileweave.index import Expr, ExprLike, as_expr, simplify
 from tileweave.kernel.dispatch import convert, mesh
 from tileweave.kernel.dispatch.boxes import elected
 from tileweave.kernel.dispatch.context import Context, declined, slot
-from tileweave.kernel.dispatch.copies import load_into, memory_at, store_from
+from tileweave.kernel.dispatch.copies import load_each, load_into, memory_at, store_from
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.orders import TreeOrder, combined_in
 from tileweave.kernel.dispatch.layouts.registers import Holding, RegisterDigit, blocked, holding
@@ -116,12 +116,8 @@ def reduce(context: Context, op: Op) -> None:
     if at_once is not None:
         _deliver(context, op, out, *at_once)
         return
-    if source.tensor.space == "register":
-        buffer, held = convert.held(context, op, source)
-    else:
-        held = _blocked(context, source)
-        buffer = context.registers("part", source.tensor.dtype, held.slots)
-        load_into(context, buffer, held, source)
+    here = convert.held(context, op, source) if source.tensor.space == "register" else None
+    held = here[1] if here is not None else _blocked(context, source)
     padded = tuple(1 if d in axes else n for d, n in enumerate(held.shape))
     part = holding(held.without(axes), padded, held.warps)
     dtype = combined_in(out.tensor.element).name
@@ -129,13 +125,16 @@ def reduce(context: Context, op: Op) -> None:
     begin = neutral(fn, DTYPES[dtype])
     context.loop(part.slots, lambda r: context.instruction("map.id", slot(result, r), begin))
 
-    def one(r: ExprLike) -> None:
+    def one(r: ExprLike, term: Operand) -> None:
         at = held.coordinates(context.threads.warp, LANE, r)
         exists = places.inside(source, at, held.shape)
         into = slot(result, held.part_slot(axes, r))
-        context.instruction(f"map.{fn}", into, into, slot(buffer, r), mask=exists, dtype=dtype)
+        context.instruction(f"map.{fn}", into, into, term, mask=exists, dtype=dtype)
 
-    context.loop(held.slots, one)
+    if here is not None:
+        context.loop(held.slots, lambda r: one(r, slot(here[0], r)))
+    else:
+        load_each(context, held, source, None, one, part.slots if _slowest(held, axes) else 0)
     distances = _lanes(context, held, axes, fn, result, part, dtype)
     warps = [d for d in held.digits if d.axis == "warp" and d.dim in axes]
     if warps:
@@ -160,6 +159,13 @@ def reduce(context: Context, op: Op) -> None:
         wide, result = result, context.registers(fn, out.tensor.dtype, part.slots)
         context.loop(part.slots, lambda r: context.instruction("map.cast", slot(result, r), slot(wide, r)))
     _deliver(context, op, out, result, part)
+
+
+def _slowest(held: Holding, axes: tuple[int, ...]) -> bool:
+    """Whether the terms of a sum in a thread lie behind each other by all of its sums."""
+    digits = [d for d in held.digits if d.axis == "reg"]
+    within = max((d.stride * d.extent for d in digits if d.dim not in axes), default=1)
+    return all(d.stride >= within for d in digits if d.dim in axes)
 
 
 def _lanes(

@@ -159,15 +159,17 @@ class Context:
         finally:
             self.out = before
 
-    def loop(self, count: int, make: Callable[[ExprLike], None], stem: str = "v", unroll: bool = True) -> None:
-        """``make(i)`` for i below a known count: as it stands for one, else in a loop."""
+    def loop(
+        self, count: int, make: Callable[[ExprLike], None], stem: str = "v", unroll: bool = True, turns: int = 0
+    ) -> None:
+        """``make(i)`` for i below a known count: as it stands for one, else in a loop; `turns` as in `ThreadLoop`."""
         if count == 1:
             make(0)
             return
         i = symbol(self.fresh(stem), 0, count)
         with self.body() as inside:
             make(i)
-        self.emit(ThreadLoop(i, 0, count, tuple(inside), unroll=unroll, at=place(self.line)))
+        self.emit(ThreadLoop(i, 0, count, tuple(inside), 1, unroll, turns if turns < count else 0, place(self.line)))
 
     def branch(self, condition: Expr, make: Callable[[], None]) -> None:
         """``if (condition) make()``."""

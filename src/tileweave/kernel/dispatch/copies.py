@@ -13,8 +13,11 @@ from tileweave.kernel.dispatch.context import Context, declined, slot
 from tileweave.kernel.dispatch.layouts import places
 from tileweave.kernel.dispatch.layouts.registers import Holding, RegisterDigit, blocked, holding
 from tileweave.kernel.ir import Candidate, Op, Region
-from tileweave.kernel.threads import LANE, Address, Allocate, Buffer, ClaimedElement
+from tileweave.kernel.threads import LANE, Address, Allocate, Buffer, ClaimedElement, Slots
 
+#: Turns of a copy between memories that are written out at a time: each needs registers for its addresses and what is
+#: under way, and no register outlives a turn. All 32 of an FP16 tile with odd strides took more than a role's 40.
+_TURNS = 8
 STORE = "stmatrix.sync.aligned.m8n8.x4.shared.b16"
 #: The digits of an 8 x 8 tile over the lanes, and of its two halves over the slots.
 _TILE = {
@@ -98,25 +101,44 @@ def load_into(context: Context, buffer: Buffer, held: Holding, source: Region, w
     element = source.tensor.element
     if width is None:
         width = _width(held, source, element.bits)[0]
+    if source.tensor.dtype != buffer.dtype:
+        load_each(context, held, source, width, lambda at, raw: context.instruction("map.cast", slot(buffer, at), raw))
+        return
     memory = context.buffer(source.tensor)
-    cast = source.tensor.dtype != buffer.dtype
 
     def one(v: ExprLike) -> None:
         at = held.coordinates(context.threads.warp, LANE, v * width)
-        mask = places.inside(source, at, held.shape)
-        target = buffer
-        if cast:
-            target = Buffer(
-                context.fresh("raw"), source.tensor.dtype, "register", width, min(16, width * element.bits // 8)
-            )
-            context.emit(Allocate(target))
-        first = 0 if cast else v * width
-        where = memory_at(context, source, at)
-        context.instruction(f"ld.{_kind(memory)}", slot(target, first, width), where, mask=mask, fill=0)
-        if cast:
-            context.loop(width, lambda j: context.instruction("map.cast", slot(buffer, v * width + j), slot(target, j)))
+        mask, where = places.inside(source, at, held.shape), memory_at(context, source, at)
+        context.instruction(f"ld.{_kind(memory)}", slot(buffer, v * width, width), where, mask=mask, fill=0)
 
     context.loop(held.slots // width, one)
+
+
+def load_each(
+    context: Context, held: Holding, source: Region, width: int | None, use: Callable[[ExprLike, Slots], None],
+    part: int = 0,
+) -> None:  # fmt: skip
+    """Loads the elements that lie as `held` says and uses each, by its slot, before the next run is loaded.
+
+    Args:
+        part: after so many slots what is used goes on with the same: runs of one place in it follow each other.
+    """
+    bits, memory = source.tensor.element.bits, context.buffer(source.tensor)
+    each = width if width is not None else _width(held, source, bits)[0]
+
+    def one(v: ExprLike) -> None:
+        at = held.coordinates(context.threads.warp, LANE, v * each)
+        mask = places.inside(source, at, held.shape)
+        raw = Buffer(context.fresh("raw"), source.tensor.dtype, "register", each, min(16, each * bits // 8))
+        context.emit(Allocate(raw))
+        where = memory_at(context, source, at)
+        context.instruction(f"ld.{_kind(memory)}", slot(raw, 0, each), where, mask=mask, fill=0)
+        context.loop(each, lambda j: use(v * each + j, slot(raw, j)))
+
+    if part > each and part % each == 0:
+        context.loop(part // each, lambda p: context.loop(held.slots // part, lambda t: one(t * (part // each) + p)))
+    else:
+        context.loop(held.slots // each, one)
 
 
 Place = Callable[[ExprLike], ExprLike]
@@ -279,7 +301,7 @@ def memory_copy(context: Context, op: Op, out: Region, source: Region) -> None:
             raw = other
         context.instruction(f"st.{_kind(target)}", to, slot(raw, 0, width), mask=guard)
 
-    context.loop(held.slots // width, one)
+    context.loop(held.slots // width, one, turns=_TURNS)
 
 
 def _kind(buffer: Buffer) -> str:

@@ -272,7 +272,7 @@ def _loop(context: Context, loop: For) -> None:
     with context.body() as inside:
         _body(context, loop.body)
     context.emit(
-        ThreadLoop(loop.symbol, loop.start, loop.stop, tuple(inside), loop.step, loop.unroll, place(loop.line))
+        ThreadLoop(loop.symbol, loop.start, loop.stop, tuple(inside), loop.step, loop.unroll, at=place(loop.line))
     )
 
 

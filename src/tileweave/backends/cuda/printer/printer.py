@@ -14,7 +14,7 @@ from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, bounds, c_prelude, constant_of, simplify, symbols_of, to_c
 from tileweave.kernel.atoms import BITS
 from tileweave.kernel.atoms.atom import generation
-from tileweave.kernel.dispatch.report.resources import shared_limit
+from tileweave.kernel.dispatch.report.resources import blocks_to_ask_for
 from tileweave.kernel.threads import (
     Address,
     Barrier,
@@ -144,7 +144,7 @@ class _Printer:
         i = str(loop.symbol)
         step = self.number(loop.step)
         if loop.unroll:
-            self.emit(depth, "#pragma unroll")
+            self.emit(depth, f"#pragma unroll {loop.turns or ''}".rstrip())
         more = f"++{i}" if step == "1" else f"{i} += {step}"
         self.emit(depth, f"for (int {i} = {self.number(loop.start)}; {i} < {self.number(loop.stop)}; {more}) {{")
         self.body(loop.body, depth + 1)
@@ -501,8 +501,8 @@ def text_and_places(program: ThreadProgram) -> tuple[str, tuple[SourceLine | Non
         "" if all(n == 1 for n in program.cluster) else f" __cluster_dims__({', '.join(map(str, program.cluster))})"
     )
     threads = 32 * program.warps
-    # ptxas may spill to make room for a second block, which shared memory does not hold
-    bounds_ = f"{threads}, 1" if total > shared_limit(program.arch) // 2 else f"{threads}"
+    # Not told how many blocks it is to make room for, ptxas chooses, and spills a few registers for one more.
+    bounds_ = f"{threads}, {blocks_to_ask_for(program)}"
     head = f'extern "C" __global__ void __launch_bounds__({bounds_}){cluster} {program.name}({parameters}) {{'
     grid = " x ".join(map(str, program.grid))
     comment = (

@@ -39,7 +39,7 @@ from tileweave.kernel.threads import (
 )
 
 _WORKGROUP = "#gpu.address_space<workgroup>"
-_UNROLLED = "#llvm.loop_annotation<unroll = <full = true>>"
+_UNROLLED = "#llvm.loop_annotation<unroll = <{}>>"
 _NONE = "the dialects have no operation for it that is lowered"
 #: What no dialect says -> the reason, by the beginning of an instruction's name.
 _DECLINED = {
@@ -236,7 +236,8 @@ class _Printer:
         with self.region():
             self.names[loop.symbol] = name
             self.body(loop.body)
-        self.line(f"}} {{llvm.loop_annotation = {_UNROLLED}}}" if loop.unroll else "}")
+        unrolled = _UNROLLED.format(f"count = {loop.turns} : i32" if loop.turns else "full = true")
+        self.line(f"}} {{llvm.loop_annotation = {unrolled}}}" if loop.unroll else "}")
 
     def branch(self, branch: Branch) -> None:
         self.line(f"scf.if {self.number(branch.condition)} {{")

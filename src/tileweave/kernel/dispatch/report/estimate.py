@@ -14,7 +14,15 @@ from tileweave.index import Expr, ExprLike, as_expr, bounds, evaluate, symbols_o
 from tileweave.kernel.atoms import BITS, atom
 from tileweave.kernel.dispatch.layouts.traffic import access_of
 from tileweave.kernel.dispatch.lower import lower
-from tileweave.kernel.dispatch.report.resources import columns_of, registers_of, resident, shared_limit, shared_of
+from tileweave.kernel.dispatch.report.resources import (
+    columns_of,
+    registers_limit,
+    registers_of,
+    registers_problem,
+    resident,
+    shared_limit,
+    shared_of,
+)
 from tileweave.kernel.ir import Kernel
 from tileweave.kernel.threads import (
     Branch,
@@ -50,8 +58,8 @@ RATES = {
     "sm_90a": ProcessorRates(132, 1.755e9, 4.8e12, 4096),
     "sm_100a": ProcessorRates(148, 1.85e9, 8e12, 8192),
 }
-#: Registers that a thread may have, and cycles before a block's first instruction of use.
-_MOST, _START = 255, 1500
+#: Cycles before a block's first instruction of use.
+_START = 1500
 #: `mma.sync` reaches half of the rate of warpgroups where there are such.
 _WARP_SHARE = 0.5
 #: Bytes of a cycle that all multiprocessors together get from the second cache, which serves what was read before. Of
@@ -68,10 +76,12 @@ class Estimate:
         seconds: of the launch.
         bound: what takes longest: ``products``, ``memory``, ``second cache``, ``shared memory`` or ``issue``.
         shared_bytes: of a block.
-        registers: of a thread: what its tensors take at once, and some for addresses and counters.
+        registers: with which a thread spills nothing: what its tensors take at once, and some for what is ahead of its
+            use, for addresses and counters. A compiler may well do with fewer.
         resident: blocks of a multiprocessor at once; 0: none fits.
         problem: why it cannot run; empty if it can.
         tensor_columns: of tensor memory that a block allocates.
+        most_registers: that a thread may have; where it may need more, some values may be spilled.
     """
 
     seconds: float
@@ -81,13 +91,20 @@ class Estimate:
     resident: int
     problem: str = ""
     tensor_columns: int = 0
+    most_registers: int = 255
+
+    @property
+    def may_spill(self) -> bool:
+        """Whether there are fewer registers than would do for certain."""
+        return self.registers > self.most_registers
 
     def __str__(self) -> str:
         if self.problem:
             return self.problem
         tensor = f"{self.tensor_columns} columns of tensor memory, " if self.tensor_columns else ""
         blocks = f"{self.resident} block{'s' * (self.resident != 1)} resident"
-        needs = f"{self.shared_bytes} B shared, {tensor}some {self.registers} registers, {blocks}"
+        short = f" where there are {self.most_registers}: it may spill" * self.may_spill
+        needs = f"{self.shared_bytes} B shared, {tensor}some {self.registers} registers{short}, {blocks}"
         return f"{self.seconds * 1e6:.1f} us by its counts, bound by {self.bound}; {needs}"
 
 
@@ -107,11 +124,9 @@ def estimated(kernel: Kernel, program: ThreadProgram) -> Estimate:
     counts: Counter[str] = Counter()
     _count(program, program.body, 1.0, tuple({"warp": w, "lane": 0} for w in range(program.warps)), counts)
     shared, registers, columns = shared_of(program), registers_of(program), columns_of(program)
-    problem, most = "", shared_limit(program.arch)
+    problem, most = registers_problem(program), shared_limit(program.arch)
     if shared > most:
         problem = f"{shared} bytes of shared memory; {program.arch} has {most}"
-    elif registers > _MOST:
-        problem = f"{registers} registers a thread; there are {_MOST}"
     blocks_at_once = max(1 if not problem else 0, resident(program))
     blocks = prod(program.grid)
     once = min(counts["bytes"], sum(t.size * t.element.bits // 8 for t in kernel.params) / blocks)
@@ -126,7 +141,7 @@ def estimated(kernel: Kernel, program: ThreadProgram) -> Estimate:
     turns = ceil(blocks / (rates.multiprocessors * max(1, blocks_at_once)))
     each = min(max(1, blocks_at_once), ceil(blocks / rates.multiprocessors))
     seconds = turns * (_START + each * cycles[bound]) / rates.hertz
-    return Estimate(seconds, bound, shared, registers, blocks_at_once, problem, columns)
+    return Estimate(seconds, bound, shared, registers, blocks_at_once, problem, columns, registers_limit(program))
 
 
 #: For each warp: what the symbols of its first thread are.

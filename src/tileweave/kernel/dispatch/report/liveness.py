@@ -7,7 +7,7 @@ constants and coordinates alone takes no register: a compiler computes it where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tileweave.kernel.atoms import BITS
 from tileweave.kernel.threads import (
@@ -48,6 +48,50 @@ def registers(body: Sequence[Statement]) -> int:
         passing += delta
         most = max(most, passing + max(ending, beginning))
     return most
+
+
+def kept(body: Sequence[Statement]) -> int:
+    """Registers that any compiler needs: the most that one loop keeps from turn to turn, since they are read later.
+
+    Any write of a buffer is taken for one of all of it and a loop for one that turns, so what is said to be kept is.
+    """
+    computed, most = _computed(tuple(body)), [0]
+
+    def count(live: frozenset[Buffer]) -> None:
+        size = sum(-(-b.elements * BITS[b.dtype] // 32) for b in live - computed)
+        most[0] = max(most[0], size)
+
+    _needed(tuple(body), frozenset(), count)
+    return most[0]
+
+
+def _needed(
+    body: tuple[Statement, ...], live: frozenset[Buffer], count: Callable[[frozenset[Buffer]], None]
+) -> frozenset[Buffer]:
+    """The buffers whose values are read from the beginning of a body on, from those that are behind it."""
+    for s in reversed(body):
+        if isinstance(s, Branch):
+            live = _needed(s.body, live, count) | _needed(s.otherwise, live, count)
+        elif isinstance(s, ThreadLoop | Repeat):
+            head = _needed(s.body, live, count)
+            if isinstance(s, Repeat) or not s.unroll:
+                head = _needed(s.body, live | head, count)
+                count(head)
+            live = head
+        elif isinstance(s, Allocate):
+            live -= {s.buffer}
+        elif isinstance(s, Instruction):
+            named = [o.buffer for o in s.operands if isinstance(o, Slots)]
+            first = s.operands[0] if s.operands else None
+            makes = isinstance(first, Slots) and s.mask is None and s.atom.startswith(_MAKERS)
+            live = live - {named[0]} | frozenset(named[1:]) if makes else live | frozenset(named)
+        elif isinstance(s, Local) and isinstance(s.value, Slots):
+            live |= {s.value.buffer}
+    return live
+
+
+_MAKERS = ("map.", "ld.", "ldmatrix", "shfl", "tcgen05.ld")
+"""Instructions whose first operand is written without being read."""
 
 
 def _computed(body: tuple[Statement, ...]) -> set[Buffer]:
