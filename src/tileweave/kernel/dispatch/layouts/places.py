@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import gcd, prod
 
 from tileweave.errors import LayoutError
-from tileweave.index import Expr, ExprLike, as_expr, divisor, simplify
+from tileweave.index import Expr, ExprLike, as_expr, bounds, divisor, simplify
 from tileweave.kernel.ir import KernelTensor, Region
 from tileweave.layout import Coord, Iter, Layout, group
+from tileweave.layout.f2.swizzle import Swizzle
 
 Rows = tuple[tuple[tuple[int, int], ...], ...]
 """Per dimension the iters that its coordinate drives: (extent, stride on m), slowest first."""
@@ -57,10 +58,26 @@ def offset(tensor: KernelTensor, at: Sequence[ExprLike]) -> ExprLike:
     The last digit of a coordinate is not reduced: coordinates beyond the extent, which masks keep from being accessed,
     give places beyond the tensor.
     """
-    total = _along(tensor, at, "m")
-    if tensor.swizzle is not None:
-        total = tensor.swizzle(simplify(total) if isinstance(total, Expr) else total)
-    return total
+    if tensor.swizzle is None:
+        return _along(tensor, at, "m")
+    return _swizzled(tensor, tensor.swizzle, at)
+
+
+def _swizzled(tensor: KernelTensor, swizzle: Swizzle, at: Sequence[ExprLike]) -> ExprLike:
+    """The place through a swizzle. Where the strides say which digits make up its source bits, and none of the others
+    reaches these, only what lies below them is XORed, with these digits: the rest stays a sum, so places that differ
+    by whole periods differ by a constant."""
+    total, below = _along(tensor, at, "m"), 1 << (swizzle.base + swizzle.shift)
+    if swizzle.shift > 0 and isinstance(total, Expr):
+        terms = [as_expr(digit) * stride for digit, stride in _digits(tensor, at, "m")]
+        terms.append(as_expr(memory_layout(tensor).offset["m"]))
+        above = simplify(sum((t for t in terms if divisor(t) % below == 0), as_expr(0)))
+        low = simplify(sum((t for t in terms if divisor(t) % below), as_expr(0)))
+        least, most = bounds(low)
+        if least is not None and least >= 0 and most is not None and most < below:
+            source = simplify(above // below % (1 << swizzle.bits))
+            return above + (low ^ source * (1 << swizzle.base))
+    return swizzle(simplify(total) if isinstance(total, Expr) else total)
 
 
 def device(tensor: KernelTensor, at: Sequence[ExprLike]) -> ExprLike:
@@ -70,16 +87,21 @@ def device(tensor: KernelTensor, at: Sequence[ExprLike]) -> ExprLike:
 
 def _along(tensor: KernelTensor, at: Sequence[ExprLike], axis: str) -> ExprLike:
     total: ExprLike = memory_layout(tensor).offset[axis]
+    for digit, stride in _digits(tensor, at, axis):
+        total = total + digit * stride
+    return total
+
+
+def _digits(tensor: KernelTensor, at: Sequence[ExprLike], axis: str) -> Iterator[tuple[ExprLike, int]]:
+    """The digits of coordinates with their strides on an axis."""
     for coordinate, row in zip(at, rows_of(tensor, axis), strict=True):
-        rest = coordinate
         below = prod(extent for extent, _ in row)
         for i, (extent, stride) in enumerate(row):
             below //= extent
-            digit = rest // below if below > 1 else rest
+            digit = coordinate // below if below > 1 else coordinate
             if i:
                 digit = digit % extent
-            total = total + digit * stride
-    return total
+            yield digit, stride
 
 
 def cosize(tensor: KernelTensor) -> int:
