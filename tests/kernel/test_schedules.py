@@ -189,3 +189,82 @@ def test_a_product_that_is_not_taken_has_its_own_reason(dtype, use, arch, said):
 
     parts = tk.spec((64, 128), dtype), tk.spec((64, 128), dtype), tk.spec((64, 64), "f32")
     assert said in product.explain(*parts, arch=arch)
+
+
+@tk.kernel
+def reduced(k, x, y, fn="sum", use=None, threads=128, rows=8):
+    i = k.grid(x.blocks(0, rows))
+    with k.cta(threads=threads) as cta:
+        row = cta.load(x.tile(rows, x.shape[1])[i, 0])
+        cta.store(y.tile(rows, 1)[i, 0], getattr(cta, fn)(row, 1, use=use))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("seed", range(6))
+def test_a_reduction_meets_where_it_is_asked_to_or_says_why_not(seed):
+    """Semantic, instruction order and printed text agree; the reason counts who has terms of one sum."""
+    rng = np.random.default_rng(seed)
+    dtype, threads = rng.choice(["float32", "float16", "int32"]), int(rng.choice([32, 96, 128]))
+    fn, columns = str(rng.choice(["sum", "max", "min"])), int(rng.choice([1, 3, 40, 130]))
+    x = (rng.standard_normal((19, columns)) * 9).astype(dtype)
+    y = np.zeros((19, 1), "float32" if dtype == "float16" and fn == "sum" else dtype)
+    wide = x.astype(np.float64)
+    exact = {"sum": wide.sum, "max": wide.max, "min": wide.min}[fn](axis=1, keepdims=True)
+    print(seed, dtype, threads, fn, x.shape)
+    for use in (None, "slots", "shuffle", "shared"):
+        table = reduced.explain(x, y, arch="sm_80", fn=fn, threads=threads)
+        lanes, warps = "butterflies" in table, "warps have terms of one sum" in table
+        fits = {"slots": not lanes and not warps, "shuffle": lanes and not warps, "shared": lanes or warps}
+        settings = {"fn": fn, "use": use, "threads": threads}
+        if use is not None and not fits[use]:
+            with pytest.raises(BackendError, match=rf"{fn}\(\.\., use='{use}'\): .*(terms of one|all terms of a) sum"):
+                reduced.text("cuda", x, y, **settings)
+            continue
+        want, got = reduced.check(x, y, arch="sm_80", **settings).outputs["y"], y.copy()
+        reduced.run(x, got, on="cpu", arch="sm_80", **settings)
+        assert got.tobytes() == want.tobytes()
+        np.testing.assert_allclose(got, exact, rtol=1e-3, atol=1e-2)
+        assert ("shfl" in reduced.text("cuda", x, y, arch="sm_80", **settings)) == (lanes and use != "shared")
+
+
+@tk.kernel
+def asking(k, x, y, cells, use=None, of="map"):
+    row = k.grid(x.blocks(0, 1))
+    with k.cta(threads=64) as cta:
+        r = cta.load(x[row])
+        if of == "map":
+            r = cta.exp(r, use=use)
+        elif of == "cast":
+            r = cta.cast(r, "f16", use=use)
+        elif of == "scan":
+            r = cta.scan("add", r, use=use)
+        elif of == "reduce":
+            r = r - cta.max(r, use=use)
+        elif of == "copy":
+            cta.store(y[row], r, use=use)
+        else:
+            cta.atomic_add(cells[0], use=use)
+        cta.store(y[row], r)
+
+
+@pytest.mark.parametrize(
+    ("of", "legal"),
+    [
+        ("map", "no use="), ("cast", "no use="), ("scan", "shared"), ("reduce", "multimem | peers | slots | shuffle | shared"),
+        ("copy", "tma | st | shuffle | shared"), ("atomic_add", "atom.add"),
+    ],
+)  # fmt: skip
+def test_an_unknown_way_names_those_that_there_are(of, legal):
+    cells = np.zeros(1, np.uint32)
+    with pytest.raises(BackendError, match=f"no way to {of} is called 'nonsense'") as refused:
+        asking.explain(X, Y, cells, use="nonsense", of=of)
+    assert f"legal  {legal}\n" in str(refused.value) and "test_schedules.py:" in str(refused.value)
+    if of in ("scan", "atomic_add"):
+        asking.check(X, Y, cells, use=legal, of=of, arch="sm_80")
+
+
+def test_a_way_from_outside_is_forced_where_an_operator_is_written(by_exp2):
+    cells = np.zeros(1, np.uint32)
+    assert "exp2         yes: a multiplication and exp2" in asking.explain(X, Y, cells, use="exp2")
+    with pytest.raises(BackendError, match=r"map\(\.\., use='exp2'\): results of f64"):
+        asking.explain(X.astype(np.float64), Y.astype(np.float64), cells, use="exp2")

@@ -322,7 +322,7 @@ class ScopeHandle:
 
     # Computing.
 
-    def map(self, fn: str, *operands: Any, into: View | None = None) -> View:
+    def map(self, fn: str, *operands: Any, into: View | None = None, use: str | None = None) -> View:
         """An elementwise function of `ELEMENTWISE`, by name."""
         where = self._where(fn)
         row = ELEMENTWISE.get(fn)
@@ -338,10 +338,10 @@ class ScopeHandle:
         if into is not None:
             if shape != into.shape:
                 self._recorder.refuse(where, f"the result has shape {shape}, {into} {into.shape}", rule="operator")
-            self._emit("map", (into.region,), ins, fn=fn)
+            self._emit("map", (into.region,), ins, fn=fn, use=use)
             return into
         made = self._new(shape, "pred" if row.result == "pred" else kind, fn, mask, of=regions)
-        self._emit("map", (made,), ins, fn=fn)
+        self._emit("map", (made,), ins, fn=fn, use=use)
         return View(self._recorder, made)
 
     def _broadcast(self, ins: list[Region], where: str) -> tuple[tuple[int, ...], tuple[Number, ...]]:
@@ -366,16 +366,16 @@ class ScopeHandle:
                     mask[d] = _least(mask[d], valid)
         return tuple(shape), tuple(mask)
 
-    def where(self, condition: Any, then: Any, otherwise: Any) -> View:
+    def where(self, condition: Any, then: Any, otherwise: Any, *, use: str | None = None) -> View:
         """Element by element, one or the other."""
-        return self.map("where", condition, then, otherwise)
+        return self.map("where", condition, then, otherwise, use=use)
 
-    def cast(self, value: View, dtype: Any) -> View:
+    def cast(self, value: View, dtype: Any, *, use: str | None = None) -> View:
         """The values in another type: to the nearest, ties to even; to integers towards zero."""
         view = self._view(value, self._where("cast"))
         kind = dtype_of(dtype, self._where("cast")).name
         made = self._new(view.shape, kind, "cast", view.region.valid, of=(view.region,))
-        self._emit("cast", (made,), (view.region,))
+        self._emit("cast", (made,), (view.region,), use=use)
         return View(self._recorder, made)
 
     def reduce(self, fn: str, value: View, axis: int | Sequence[int] | None = None, *, use: str | None = None) -> View:
@@ -398,13 +398,13 @@ class ScopeHandle:
             self._recorder.refuse(where, f"axis {axis} of a tensor of rank {rank}", rule="operator")
         return tuple(sorted({a % rank for a in axes}))
 
-    def scan(self, fn: str, value: View, axis: int = -1) -> View:
+    def scan(self, fn: str, value: View, axis: int = -1, *, use: str | None = None) -> View:
         """Combine up to and with each coordinate of an axis."""
         view = self._view(value, self._where("scan"))
         (at,) = self._axes(axis, len(view.shape), self._where("scan"))
         kind = shapes.sum_type(view.dtype) if fn == "add" else view.dtype
         made = self._new(view.shape, kind, "scan", view.region.valid, of=(view.region,))
-        self._emit("scan", (made,), (view.region,), axis=at, fn=fn)
+        self._emit("scan", (made,), (view.region,), axis=at, fn=fn, use=use)
         return View(self._recorder, made)
 
     def gemm(self, acc: View, a: View, b: View, *, use: str | None = None, keep: Any = None,
@@ -442,8 +442,7 @@ class ScopeHandle:
     def sum(self, *args: Any, axis: Any = None, use: str | None = None) -> View | None:
         """``sum(x, axis)`` gives the sum; ``sum(target, x, axis=0)`` writes that of x, at target's box, to target."""
         if len(args) == 2 and isinstance(args[1], View):
-            self._sum_into(args[0], args[1], axis, use)
-            return None
+            return self._sum_into(args[0], args[1], axis, use)
         return self.reduce("add", args[0], args[1] if len(args) == 2 else axis, use=use)
 
     def _sum_into(self, target: View, source: View, axis: Any, use: str | None) -> None:
@@ -539,12 +538,13 @@ class ScopeHandle:
         own: Number = next(iter(self._recorder.mesh_symbols.values()), 0)
         self._say("signal", Signal(shapes.flag(flags, own, index), line=self._recorder.line()))
 
-    def atomic_add(self, cell: View, value: Any = 1, *, name: str = "ticket") -> Expr:
+    def atomic_add(self, cell: View, value: Any = 1, *, name: str = "ticket", use: str | None = None) -> Expr:
         """Add to one element of memory at once, and give the value before as an index."""
         where = self._where("atomic_add")
         region = self._view(cell, where).region
         old = self._new((), region.tensor.dtype, "old")
-        self._emit("atomic_add", (old,), (region, operand(value, region.tensor.dtype, self._recorder, where)))
+        number = operand(value, region.tensor.dtype, self._recorder, where)
+        self._emit("atomic_add", (old,), (region, number), use=use)
         return self.read(View(self._recorder, old), name=name)
 
     def read(self, element: View, *, below: int | None = None, name: str = "n") -> Expr:
@@ -575,8 +575,8 @@ class ScopeHandle:
 
 
 def _elementwise(fn: str) -> Any:
-    def method(self: ScopeHandle, *operands: Any) -> View:
-        return self.map(fn, *operands)
+    def method(self: ScopeHandle, *operands: Any, use: str | None = None) -> View:
+        return self.map(fn, *operands, use=use)
 
     method.__name__ = method.__qualname__ = fn
     method.__doc__ = f"``{fn}`` of each element."
@@ -584,8 +584,8 @@ def _elementwise(fn: str) -> Any:
 
 
 def _reduction(fn: str, text: str) -> Any:
-    def method(self: ScopeHandle, value: View, axis: int | Sequence[int] | None = None) -> View:
-        return self.reduce(fn, value, axis)
+    def method(self: ScopeHandle, value: View, axis: Any = None, *, use: str | None = None) -> View:
+        return self.reduce(fn, value, axis, use=use)
 
     method.__doc__ = f"The {text} along axes, by default all; they stay with extent 1."
     return method

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from tileweave.errors import BackendError
 from tileweave.index import Expr, ExprLike, as_expr, simplify
 from tileweave.kernel.dispatch import convert, mesh
 from tileweave.kernel.dispatch.boxes import elected
@@ -135,22 +136,28 @@ def reduce(context: Context, op: Op) -> None:
         context.loop(held.slots, lambda r: one(r, slot(here[0], r)))
     else:
         load_each(context, held, source, None, one, part.slots if _slowest(held, axes) else 0)
-    distances = _lanes(context, held, axes, fn, result, part, dtype)
-    warps = [d for d in held.digits if d.axis == "warp" and d.dim in axes]
-    if warps:
-        _warps(context, warps, fn, result, part, dtype)
-    means = ["slots"] + ["shuffles"] * bool(distances) + ["shared memory"] * bool(warps)
-    order = TreeOrder(held, axes, distances, tuple(warps))
-    each, count = held.slots // part.slots, prod(d.extent for d in warps)
+    lanes, warps = ([d for d in held.digits if d.axis == axis and d.dim in axes] for axis in ("lane", "warp"))
+    asked = op.option("use")
+    if why := _refused(asked, lanes, warps):
+        raise BackendError(f"{fn if fn != 'add' else 'sum'}(.., use={asked!r})", why, inputs={"line": str(op.line)})
+    shared = [*lanes, *warps] if asked == "shared" else warps
+    distances = () if asked == "shared" else _lanes(context, lanes, fn, result, part, dtype)
+    if shared:
+        _through_shared(context, shared, fn, result, part, dtype)
+    means = ["slots"] + ["shuffles"] * bool(distances) + ["shared memory"] * bool(shared)
+    order = TreeOrder(held, axes, distances, tuple(shared))
+    each = held.slots // part.slots
     butterflies = f"butterflies over distances {', '.join(map(str, distances))}"
+    apart = "shared memory was asked for" if lanes and asked == "shared" else "no two lanes have terms of one sum"
+    across = f"{_spread(lanes, warps) if asked == 'shared' else _spread([], warps)} have terms of one sum"
     context.choose(
         op,
         ", ".join(means),
         Candidate(
             "slots", each > 1, f"{each} of a thread in each sum" if each > 1 else "a thread has one term of a sum"
         ),
-        Candidate("shuffles", bool(distances), butterflies if distances else "no two lanes have terms of one sum"),
-        Candidate("shared memory", bool(warps), f"{count} warps have terms" if warps else "no two warps have terms"),
+        Candidate("shuffles", bool(distances), butterflies if distances else apart),
+        Candidate("shared memory", bool(shared), across if shared else "no two warps have terms"),
         Candidate("layout", True, str(held.layout)),
         *mesh.apart(context, op),
         order=order,
@@ -168,17 +175,32 @@ def _slowest(held: Holding, axes: tuple[int, ...]) -> bool:
     return all(d.stride >= within for d in digits if d.dim in axes)
 
 
+def _spread(lanes: list[RegisterDigit], warps: list[RegisterDigit]) -> str:
+    """How many lanes and warps have terms of one sum."""
+    counts = [(prod(d.extent for d in digits), name) for digits, name in ((lanes, "lanes"), (warps, "warps"))]
+    return " of ".join(f"{count} {name}" for count, name in counts if count > 1)
+
+
+def _refused(asked: object, lanes: list[RegisterDigit], warps: list[RegisterDigit]) -> str:
+    """Why terms do not meet in the way that is asked for; empty if they do, or if none is."""
+    if asked == "slots" and (lanes or warps):
+        return f"{_spread(lanes, warps)} have terms of one sum"
+    if asked == "shuffle" and warps:
+        return f"{_spread([], warps)} have terms of one sum, and shuffles stay within a warp"
+    alone = not lanes and not warps and asked in ("shuffle", "shared")
+    return "a thread has all terms of a sum" if alone else ""
+
+
 def _lanes(
-    context: Context, held: Holding, axes: tuple[int, ...], fn: str, result: Buffer, part: Holding, dtype: str
+    context: Context, digits: list[RegisterDigit], fn: str, result: Buffer, part: Holding, dtype: str
 ) -> tuple[int, ...]:
     """Butterflies over the digits of the lane that were reduced, by distance: every lane ends with the same total."""
     distances = []
-    for digit in held.digits:
-        if digit.axis == "lane" and digit.dim in axes:
-            step = digit.stride
-            while step < digit.stride * digit.extent:
-                distances.append(step)
-                step *= 2
+    for digit in digits:
+        step = digit.stride
+        while step < digit.stride * digit.extent:
+            distances.append(step)
+            step *= 2
     if not distances:
         return ()
     far_first = tuple(sorted(distances, reverse=True))
@@ -193,8 +215,10 @@ def _lanes(
     return far_first
 
 
-def _warps(context: Context, digits: list[RegisterDigit], fn: str, result: Buffer, part: Holding, dtype: str) -> None:
-    """Over warps: each writes its partial results, all read those that belong together, in the order of the warps."""
+def _through_shared(
+    context: Context, digits: list[RegisterDigit], fn: str, result: Buffer, part: Holding, dtype: str
+) -> None:
+    """Each thread writes its partial results, all read those that belong together, in the order of the threads."""
     threads = context.threads.count
     trip = context.staging(dtype, part.slots * threads)
     warp = context.threads.warp
@@ -207,19 +231,20 @@ def _warps(context: Context, digits: list[RegisterDigit], fn: str, result: Buffe
     )
     context.sync()
     other = context.registers("other", dtype, 1)
-    base: ExprLike = warp
+    base: dict[str, ExprLike] = {"warp": warp, "lane": LANE}
     count = 1
     for d in digits:
-        base = base - d.of(warp) * d.stride
+        base[d.axis] = base[d.axis] - d.of(base[d.axis]) * d.stride
         count *= d.extent
 
     def one(r: ExprLike) -> None:
         def step(i: ExprLike) -> None:
-            at, rest = base, i
+            at, rest = dict(base), i
             for d in digits:
-                at = at + (rest % d.extent) * d.stride
+                at[d.axis] = at[d.axis] + (rest % d.extent) * d.stride
                 rest = rest // d.extent
-            context.instruction("ld.shared", slot(other, 0), Address(trip, simplify(r * threads + at * 32 + LANE)))
+            where = Address(trip, simplify(r * threads + at["warp"] * 32 + at["lane"]))
+            context.instruction("ld.shared", slot(other, 0), where)
             context.instruction(f"map.{fn}", slot(result, r), slot(result, r), slot(other, 0), dtype=dtype)
 
         context.instruction("map.id", slot(result, r), neutral(fn, DTYPES[dtype]))

@@ -98,7 +98,7 @@ def reduce(context: Context, op: Op) -> tuple[Buffer, Holding] | None:
     asked, why = op.option("use"), problem(context, op)
     if (why and asked == "multimem") or (asked == "peers" and not over_devices(context, op)):
         raise BackendError(f"sum(.., use={asked!r})", why, inputs={"line": str(op.line)}, legal="another, or no use=")
-    if why or asked == "peers":
+    if why or asked not in (None, "multimem"):
         return None
     source, fn, axes = op.ins[0], str(op.option("fn")), op.option("axes")
     if not isinstance(source, Region) or not isinstance(axes, tuple):
@@ -133,4 +133,4 @@ def apart(context: Context, op: Op) -> tuple[Candidate, ...]:
     """Why a reduction that loads each device's term is none of ``multimem.ld_reduce``."""
     if not over_devices(context, op):
         return ()
-    return (Candidate("multimem", False, problem(context, op) or "use='peers' is asked for"),)
+    return (Candidate("multimem", False, problem(context, op) or f"use={op.option('use')!r} is asked for"),)

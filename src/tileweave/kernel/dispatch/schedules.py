@@ -13,7 +13,9 @@ BUILT_IN = {
     "gemm": ("tcgen05", "wgmma", "mma.sync", "fma"),
     "copy": ("tma", "st", "shuffle", "shared"),
     "copy_async": ("tma", "cp.async"),
-    "reduce": ("multimem", "peers"),
+    "reduce": ("multimem", "peers", "slots", "shuffle", "shared"),
+    "scan": ("shared",),
+    "atomic_add": ("atom.add",),
 }
 """Operator -> the ways of dispatch's own that `use=` may ask for."""
 

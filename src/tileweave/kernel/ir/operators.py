@@ -146,12 +146,14 @@ OPERATORS: dict[str, TileOperator] = {
     ),
     "fill": TileOperator((1,), broadcast_problem, (), "out = a scalar"),
     "iota": TileOperator((1,), _iota, ("axis",), "out = the scalar + the coordinate along axis"),
-    "cast": TileOperator((1,), _same, (), "out = in, rounded to nearest even; to integers towards zero"),
-    "map": TileOperator((1, 2, 3), broadcast_problem, ("fn",), "out = fn(ins), element by element, inputs broadcast"),
+    "cast": TileOperator((1,), _same, ("use",), "out = in, rounded to nearest even; to integers towards zero"),
+    "map": TileOperator(
+        (1, 2, 3), broadcast_problem, ("fn", "use"), "out = fn(ins), element by element, inputs broadcast"
+    ),
     "reduce": TileOperator(
         (1,), _reduced, ("axes", "fn", "use", "collective"), "out = in combined along axes, which keep extent 1"
     ),
-    "scan": TileOperator((1,), _scanned, ("axis", "fn"), "out = in combined up to and with each coordinate"),
+    "scan": TileOperator((1,), _scanned, ("axis", "fn", "use"), "out = in combined up to and with each coordinate"),
     "gemm": TileOperator(
         (3, 5),
         _gemm,
@@ -160,6 +162,8 @@ OPERATORS: dict[str, TileOperator] = {
         "tensor memory, keep=0: without in2; pair=1: of two blocks, rows of out and in0 in each, in1's rows shared; "
         "precision='tf32': of in0 and in1 the upper 19 bits count; in3, in4: a factor for every 32 terms of their rows",
     ),
-    "atomic_add": TileOperator((2,), _single, ("order",), "out = the element in0, which then grows by in1, at once"),
+    "atomic_add": TileOperator(
+        (2,), _single, ("order", "use"), "out = the element in0, which then grows by in1, at once"
+    ),
 }
 """Every operator by its name."""

@@ -82,19 +82,19 @@ def combined_in(dtype: Dtype) -> Dtype:
 
 @dataclass(frozen=True)
 class TreeOrder:
-    """A reduction of what threads hold: over slots, then lanes, then warps.
+    """A reduction of what threads hold: over slots, then lanes by butterflies, then threads through shared memory.
 
     Args:
         held: who holds what.
         axes: the dimensions that are reduced.
         distances: of the butterflies between lanes, in their order.
-        warps: the digits of the warp that are reduced, the first the fastest.
+        shared: the digits of the warp, and of the lane, that are reduced through shared memory, the first the fastest.
     """
 
     held: Holding
     axes: tuple[int, ...]
     distances: tuple[int, ...]
-    warps: tuple[RegisterDigit, ...]
+    shared: tuple[RegisterDigit, ...]
 
     def __call__(self, values: Array, exists: Array | None, fn: str, to: Dtype) -> Array:
         """The values combined in this order, with the reduced extents 1."""
@@ -116,7 +116,7 @@ class TreeOrder:
             totals[into] = np.where(there[at], more, totals[into])
         for distance in self.distances:
             totals = combine(totals, totals[:, :, lane[0] ^ distance]).astype(to.numpy)
-        totals = self._over_warps(totals, warp[:, 0], fn, one, to)
+        totals = self._through_shared(totals, warp, lane, fn, one, to)
         out = np.zeros(tuple(1 if d in self.axes else n for d, n in enumerate(held.shape)), to.numpy)
         for r, into in enumerate(part):
             at = self._at(warp, lane, r, totals.shape[1:])
@@ -126,14 +126,14 @@ class TreeOrder:
     def _at(self, warp: Any, lane: Any, slot: int, shape: Sequence[int]) -> tuple[Array, ...]:
         return tuple(np.broadcast_to(np.asarray(c), shape) for c in self.held.coordinates(warp, lane, slot))
 
-    def _over_warps(self, totals: Array, warp: Array, fn: str, one: Any, to: Dtype) -> Array:
-        if not self.warps:
+    def _through_shared(self, totals: Array, warp: Array, lane: Array, fn: str, one: Any, to: Dtype) -> Array:
+        if not self.shared:
             return totals
-        base, steps = warp, [0]
-        for d in self.warps:
-            base = base - d.of(warp) * d.stride  # type: ignore[arg-type]
-            steps = [at + k * d.stride for k in range(d.extent) for at in steps]
+        at, steps = {"warp": warp, "lane": lane}, [{"warp": 0, "lane": 0}]
+        for d in self.shared:
+            at[d.axis] = at[d.axis] - d.of(at[d.axis]) * d.stride  # type: ignore[arg-type]
+            steps = [{**s, d.axis: s[d.axis] + k * d.stride} for k in range(d.extent) for s in steps]
         found: Any = np.full(totals.shape, one)
-        for step in steps:
-            found = FUNCTIONS[fn](found, totals[:, base + step]).astype(to.numpy)
+        for s in steps:
+            found = FUNCTIONS[fn](found, totals[:, at["warp"] + s["warp"], at["lane"] + s["lane"]]).astype(to.numpy)
         return np.asarray(found)
