@@ -250,8 +250,9 @@ def asking(k, x, y, cells, use=None, of="map"):
 @pytest.mark.parametrize(
     ("of", "legal"),
     [
-        ("map", "no use="), ("cast", "no use="), ("scan", "shared"), ("reduce", "multimem | peers | slots | shuffle | shared"),
-        ("copy", "tma | st | shuffle | shared"), ("atomic_add", "atom.add"),
+        ("map", "no use="), ("cast", "no use="), ("scan", "shared"),
+        ("reduce", "multimem | peers | slots | shuffle | shared"), ("copy", "tma | st | shuffle | shared"),
+        ("atomic_add", "atom.add"),
     ],
 )  # fmt: skip
 def test_an_unknown_way_names_those_that_there_are(of, legal):

@@ -12,7 +12,7 @@ from tileweave.kernel.threads import ThreadProgram, instructions
 _SHARED = {70: 96, 72: 96, 75: 64, 80: 163, 87: 163, 90: 227, 100: 227, 101: 227, 103: 227, 110: 227}
 _LEAST_SHARED = 99
 #: Registers of a multiprocessor, the most of a thread, and what addresses and counters of a thread take beside its
-#: tensors; for each four registers of these a compiler takes one more, to have loads under way and for their addresses.
+#: tensors; for each four registers of these a compiler takes one more where there are, for loads ahead of their use.
 _REGISTERS, _MOST, _OTHERS, _AHEAD = 65536, 255, 32, 4
 #: Threads and blocks that a multiprocessor has at once, by architecture; and those not named.
 _AT_ONCE = {75: (1024, 16), 86: (1536, 16), 87: (1536, 16), 88: (1536, 16), 89: (1536, 24)} | dict.fromkeys(
@@ -39,7 +39,8 @@ def columns_of(program: ThreadProgram) -> int:
 def registers_of(program: ThreadProgram) -> int:
     """Registers with which a thread of this program does not spill: an estimate, rather too many than too few."""
     tensors = live(program.body)
-    return _OTHERS + tensors + tensors // _AHEAD
+    least = _OTHERS + tensors
+    return least + max(0, min(tensors // _AHEAD, registers_limit(program) - least))
 
 
 def registers_limit(program: ThreadProgram) -> int:
