@@ -442,7 +442,8 @@ class ScopeHandle:
     def sum(self, *args: Any, axis: Any = None, use: str | None = None) -> View | None:
         """``sum(x, axis)`` gives the sum; ``sum(target, x, axis=0)`` writes that of x, at target's box, to target."""
         if len(args) == 2 and isinstance(args[1], View):
-            return self._sum_into(args[0], args[1], axis, use)
+            self._sum_into(args[0], args[1], axis, use)
+            return None
         return self.reduce("add", args[0], args[1] if len(args) == 2 else axis, use=use)
 
     def _sum_into(self, target: View, source: View, axis: Any, use: str | None) -> None:
@@ -543,8 +544,7 @@ class ScopeHandle:
         where = self._where("atomic_add")
         region = self._view(cell, where).region
         old = self._new((), region.tensor.dtype, "old")
-        number = operand(value, region.tensor.dtype, self._recorder, where)
-        self._emit("atomic_add", (old,), (region, number), use=use)
+        self._emit("atomic_add", (old,), (region, operand(value, old.tensor.dtype, self._recorder, where)), use=use)
         return self.read(View(self._recorder, old), name=name)
 
     def read(self, element: View, *, below: int | None = None, name: str = "n") -> Expr:

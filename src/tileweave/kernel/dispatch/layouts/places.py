@@ -77,7 +77,8 @@ def _swizzled(tensor: KernelTensor, swizzle: Swizzle, at: Sequence[ExprLike]) ->
         if least is not None and least >= 0 and most is not None and most < below:
             source = simplify(above // below % (1 << swizzle.bits))
             return above + (low ^ source * (1 << swizzle.base))
-    return swizzle(simplify(total) if isinstance(total, Expr) else total)
+    place: ExprLike = swizzle(simplify(total) if isinstance(total, Expr) else total)
+    return place
 
 
 def device(tensor: KernelTensor, at: Sequence[ExprLike]) -> ExprLike:
