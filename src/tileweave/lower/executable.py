@@ -15,17 +15,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import Arranged, FindsFirst, Moves, PythonCalls, Takes, WritesOver, backend
+from tileweave.backends.base import Arranged, FindsFirst, Moves, PythonCalls, Takes, backend
 from tileweave.backends.calls import AddsAlike, Apart, CallRow, Calls, PythonRow, Wanted
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source
 from tileweave.lower import homes
-from tileweave.lower.execute import COPIES, Writes, copy, definition, execute, is_small, kernel_of, regular
-from tileweave.lower.programs import in_order
+from tileweave.lower.execute import COPIES, Writes, copy, definition, execute, regular
 from tileweave.lower.reads import (
     block_bytes,
     constant,
@@ -47,7 +47,10 @@ from tileweave.lower.values import (
     Slot,
     TaskKind,
     Values,
+    as_in,
     lies_as,
+    part_of,
+    task_kind,
 )
 from tileweave.lower.views import reshaped, through, views
 from tileweave.planner.plan import Step
@@ -76,7 +79,8 @@ class Executable:
         constant: the sources that are the same array in every run.
         sinks: in the order of the results.
         threads: that kernels may use.
-        room_bytes: blocks of one tensor lie together while the arena does not exceed this.
+        room_bytes: blocks of one tensor lie together while the arena does not exceed this; 0: memory is spared, so that
+            blocks lie in results that are not made yet.
     """
 
     def __init__(
@@ -106,13 +110,13 @@ class Executable:
         self._accesses = ArrayAccesses()
         self._calls: dict[str, Calls] = {}
         self._known: dict[Any, TaskKind] = {}
-        self._alike: dict[Any, tuple[int, TaskKind]] = {}  # step and how arrays lie -> the first call of that kind
+        self._alike: dict[Any, tuple[int, TaskKind | None]] = {}  # how arrays lie -> the first call; None: a copy
         self._outputs: dict[tuple[int, str], int] = {}  # (task that leaves a block of several, output) -> its value
         self._kept: list[Array] = []
         self.python_steps = 0
         self.kernels = 0
         self._native = [is_native(steps[task.step], task) or is_call(steps[task.step], task) for task in tasks]
-        self._buffers: dict[tuple[int, int], Array] = {}
+        self._buffers: dict[tuple[int, int], Array | Slot] = {}
         self._holders = homes.Holders(sources, constant, self._buffers, self._result_samples, self._results)
         self._homes: dict[int, Home] = {}
         self._fixed: dict[int, Any] = {}  # task -> its array, or its block of several outputs
@@ -240,6 +244,12 @@ class Executable:
             self._homes = in_place({**alone, **results})
             spans = self._spans()
             buffers, total = homes.placed(*spans)
+        if not room_bytes:
+            written = homes.written(self._steps, self._tasks, self._homes, self._sinks)
+            found, total, begun = homes.beside_results(*spans, written, self._result_samples, self._results)
+            self._buffers.update(found)
+            self._accesses.writes += [ArrayAccess(2 * task, k, self._boxes[k]) for k, task in begun.items()]
+            return total
         brought = self._samples.keys() - self._constant
         if moved := homes.in_spare_results(self._steps, self._seen, self._homes, *spans, self._sinks, brought):
             self._homes.update(moved)
@@ -332,10 +342,7 @@ class Executable:
             number = self._outputs.get((piece.task, piece.output), self._count + piece.task)
             return Slot(number, found, sample)
         found = view_of(piece, home.hold)
-        if home.result < 0:
-            held = self._buffers[home.key]
-            return held if found is None else found(held)
-        return Slot(self._results + home.result, found, self._result_samples[home.result])
+        return part_of(self._holders.held(home), found)
 
     def _reads_of(self, order: int, pieces: Sequence[ReadPiece], pointwise: bool = False) -> None:
         """Notes which regions of sources are read."""
@@ -359,23 +366,34 @@ class Executable:
         for piece in pieces:
             home = self._homes.get(piece.task)
             if home is None or home.key != (task.number, 1 + k):  # else it was made there
-                self._copy(task.number, whole[place(read, piece)], self._read(piece, read.dtype))
-        return whole, whole
+                index = place(read, piece)
+                self._copy(task.number, part_of(whole, itemgetter(index)), self._read(piece, read.dtype))
+        return whole, lies_as(whole)
 
-    def _copy(self, number: int, target: Array, source: Array | Slot) -> None:
-        by, sample = backend(COPIES), lies_as(source)
-        mover = by.mover(sample, target, self._threads) if isinstance(by, Moves) else None
+    def _copy(self, number: int, target: Array | Slot, source: Array | Slot) -> None:
+        by, lies = backend(COPIES), (lies_as(source), lies_as(target))
+        how = "copy", *((array.dtype, array.shape, array.strides, array.flags.aligned) for array in lies)
+        if how in self._alike:
+            calls = cast("AddsAlike", self._calls_of(COPIES))
+            call = calls.add_like(self._alike[how][0], list(map(address_of, lies)))
+            if call is not None:
+                self._point(call, [source, target], number)
+                return
+        mover = by.mover(*lies, self._threads) if isinstance(by, Moves) else None
         if mover is not None:
-            self._call(mover, [source, target], number)
-        elif isinstance(source, Slot):
-            self._act(number, lambda now: copy(target, source(now), threads=self._threads))
-        else:
-            ready = partial(copy, target, source, threads=self._threads)
-            self._act(number, lambda now: ready())
+            call = self._call(mover, [source, target], number)
+            if hasattr(self._calls_of(COPIES), "add_like"):
+                self._alike[how] = call, None
+            return
 
-    def _call(self, kernel: Any, operands: Sequence[Array | Slot], number: int) -> None:
-        """Adds a call of the backend that rearranges."""
-        self._point(self._calls_of(COPIES).add(kernel, list(map(lies_as, operands))), operands, number)
+        both = [one if isinstance(one, Slot) else (lambda now, one=one: one) for one in (target, source)]
+        self._act(number, lambda now: copy(both[0](now), both[1](now), threads=self._threads))
+
+    def _call(self, kernel: Any, operands: Sequence[Array | Slot], number: int) -> int:
+        """Adds a call of the backend that rearranges, by number."""
+        call = self._calls_of(COPIES).add(kernel, list(map(lies_as, operands)))
+        self._point(call, operands, number)
+        return call
 
     def _point(self, call: int, operands: Sequence[Array | Slot], number: int) -> None:
         """Adds a call to the row: what every run brings of its operands is said then, the others stay alive."""
@@ -393,10 +411,7 @@ class Executable:
             return None
         index = slices(task.out.translate([-a for a in home.hold.start]))
         view = (lambda array: np.asarray(array[index])) if task.out != home.hold else None
-        if home.result < 0:
-            held = self._buffers[home.key]
-            return held if view is None else view(held)
-        return Slot(self._results + home.result, view, self._result_samples[home.result])
+        return part_of(self._holders.held(home), view)
 
     def _work(self, task: Task) -> None:
         step = self._steps[task.step]
@@ -452,15 +467,15 @@ class Executable:
         first = self._alike.get(how)
         if first is None:
             return False
-        call, kind = first
+        call, kind = first[0], cast("TaskKind", first[1])
         order = [lies[k] for k in kind.order]  # -1: the block, which is the last
         calls = cast("AddsAlike", self._calls_of(self._steps[task.step].kernel.backend))
         made = calls.add_like(call, [holder.address + offset for holder, offset, _ in order])
         if made is None:
             return False
         for k, (holder, offset, view) in enumerate(order):
-            if holder.number >= 0:
-                self._segment.points.append((made, k, Slot(holder.number, view(), holder.array), offset))
+            if holder.slot is not None:
+                self._segment.points.append((made, k, holder.slot.part(view()), holder.base + offset))
         self._segment.add(made, task.number)
         self._bound(task, kind.over)
         return True
@@ -473,18 +488,17 @@ class Executable:
         target: Array | Slot,
         how: Any = None,
     ) -> bool:
-        """Adds a kernel to the calls; False where the arrays' strides allow none.
-
-        Args:
-            how: its arrays lie, where those of other tasks may lie alike.
-        """
+        """Adds a kernel to the calls; False where the arrays' strides allow none. `how` is said by `Holders.lies`."""
         sample = [array for _, array in found]
         made = lies_as(target)
         if not all(regular(array) is array for array in sample):
             return False
         by = step.kernel.backend
         fixed = tuple(read.name for read in task.reads if len(read.pieces) == 1 and self._never_changes(read))
-        kind = self._kind(task, step, sample, made, fixed)
+        key = (task.step, task.index.size, fixed, *((array.shape, array.strides) for array in (made, *sample)))
+        kind = self._known.get(key)
+        if kind is None:  # which all tasks of its step have whose arrays lie alike
+            kind = self._known[key] = task_kind(task, step, sample, made, fixed, self._threads)
         calls = self._calls_of(by)
         given = [made if k < 0 else sample[k] for k in kind.order]
         if kind.arranges:
@@ -525,29 +539,13 @@ class Executable:
         self._writes(task)
         self.kernels += 1
 
-    def _kind(self, task: Task, step: Step, sample: Sequence[Array], made: Array, fixed: tuple[str, ...]) -> TaskKind:
-        """The kernel of a task, which all tasks of its step have whose arrays lie alike."""
-        lie = [(array.shape, array.strides) for array in (made, *sample)]
-        key = (task.step, task.index.size, fixed, *lie)
-        found = self._known.get(key)
-        if found is None:
-            node, names = cast("Operation", step.node), [read.name for read in task.reads]
-            threads = 1 if is_small(node, task.index) else self._threads
-            arrays = dict(zip(names, sample, strict=True))
-            kernel = kernel_of(step.kernel.backend, node, step.stage, arrays, made, threads, constant=fixed)
-            order = in_order(node, {name: k for k, name in enumerate(names)}, -1)
-            over = cast("WritesOver", kernel).writes_over() if hasattr(kernel, "writes_over") else frozenset()
-            places = [{place for place, number in enumerate(order) if number == k} for k in range(len(names))]
-            written = tuple(one <= over for one in places)
-            found = self._known[key] = TaskKind(kernel, tuple(order), hasattr(kernel, "arranged"), written)
-        return found
-
     def _writes(self, task: Task) -> None:
         """Notes which region of a result a task writes."""
         home = self._homes.get(task.number)
         if home is not None and home.result >= 0:
-            start = [-b for b in home.hold.start]
-            self._accesses.writes.append(ArrayAccess(2 * task.number + 1, home.result, task.out.translate(start)))
+            box = task.out.translate([-b for b in home.hold.start])
+            box = as_in(box, home.hold.shape, self._boxes[home.result].shape)
+            self._accesses.writes.append(ArrayAccess(2 * task.number + 1, home.result, box))
 
     def _calls_of(self, by: str) -> Calls:
         """The calls of a backend, to which what follows is added."""
@@ -577,9 +575,9 @@ class Executable:
     def _is_there(self, piece: ReadPiece, sink: int) -> bool:
         """Whether a piece lies in a result already, in its place."""
         home = self._homes.get(piece.task)
-        if home is None or home.result != sink or not piece.shifts:
+        if home is None or home.result != sink or not piece.in_order:
             return False
-        return home.hold == self._boxes[sink].translate(piece.map.offset)
+        return home.hold == piece.map.cover(self._boxes[sink])
 
     def _drop(self, slots: Sequence[int]) -> None:
         def drop(now: Values) -> None:

@@ -5,18 +5,20 @@ Source: own.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.host import address_of
+from tileweave.backends.host import LINE_BYTES, address_of, empty
 from tileweave.graph import Operation, Sink, Source, TensorType
 from tileweave.lower.reads import bounds, never_written, pointwise, view_of, written_over
-from tileweave.lower.values import Holder, Home, moved_strides, place_in_time
+from tileweave.lower.values import Holder, Home, Slot, lies_as, moved_strides, place_in_time, taken_from
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 from tileweave.space import AffineMap, Box
@@ -31,8 +33,9 @@ def in_results(steps: Sequence[Step], tasks: Sequence[Task], sinks: Mapping[Sink
         node = steps[task.step].node
         if isinstance(node, Sink):
             for piece in task.reads[0].pieces:
-                if piece.task >= 0 and piece.whole and len(tasks[piece.task].outs) == 1:
-                    hold = node.tensor.type.box.translate(piece.map.offset)
+                complete = piece.task >= 0 and piece.region == piece.block and len(tasks[piece.task].outs) == 1
+                if complete and piece.in_order:
+                    hold = piece.map.cover(node.tensor.type.box)
                     found.setdefault(piece.task, Home((-1, sinks[node]), hold))
     return found
 
@@ -264,6 +267,86 @@ def placed(
     return {key: (kind, start) for (key, kind), start in zip(kinds.items(), starts, strict=True)}, total
 
 
+def written(
+    steps: Sequence[Step], tasks: Sequence[Task], homes: Mapping[int, Home], sinks: Mapping[Sink, int]
+) -> list[list[tuple[int, int, int]]]:
+    """Per result its parts as (first byte, bytes, the task that writes them); one part where they are no rows in
+    a row."""
+    out = []
+    for sink, result in sinks.items():
+        kind, parts = sink.tensor.type, list[tuple[int, int, int]]()
+        made = [task for task in tasks if task.number in homes and homes[task.number].result == result]
+        for task in made:
+            hold = homes[task.number].hold
+            box = task.out.translate([-a for a in hold.start])
+            inner = [k for k, (n, whole) in enumerate(zip(box.shape, hold.shape, strict=True)) if n < whole]
+            if len(inner) > 1 or any(n > 1 for n in box.shape[: inner[0] if inner else 0]):
+                break
+            steps_of = [prod(hold.shape[k + 1 :]) for k in range(box.rank)]
+            at = sum(a * n for a, n in zip(box.start, steps_of, strict=True))
+            parts.append((at * kind.dtype.itemsize, box.size * kind.dtype.itemsize, task.number))
+        if sum(size for _, size, _ in parts) != kind.size_bytes:
+            stores = [task.number for task in tasks if steps[task.step].node is sink]
+            parts = [(0, kind.size_bytes, min([*stores, *(task.number for task in made)]))]
+        out.append(parts)
+    return out
+
+
+def beside_results(
+    kinds: Mapping[Key, TensorType],
+    spans: Mapping[Key, tuple[int, int]],
+    written: Sequence[Sequence[tuple[int, int, int]]],
+    results: Sequence[Array],
+    first: int,
+) -> tuple[dict[Key, Array | Slot], int, dict[int, int]]:
+    """Buffers in memory that begins with the results, of which each part is free until it is written.
+
+    Args:
+        kinds: of the buffers.
+        spans: the first and the last task that uses each.
+        written: the parts of each result, and when.
+        results: an array per result that lies as it will.
+        first: the number of the first result among the values of a run.
+
+    Returns:
+        The buffers, the bytes beside the results, and per result that holds one the first task that writes to it so.
+    """
+    begins, taken = _memory([sample.nbytes for sample in results], written)
+    starts, total = place_in_time([(kinds[key].size_bytes, *spans[key]) for key in kinds], taken)
+    own = empty((max(total - begins[-1], 1 << 16),), np.uint8)
+    found, begun = dict[Key, Array | Slot](), dict[int, int]()
+    for (key, kind), start in zip(kinds.items(), starts, strict=True):
+        at = bisect_right(begins, start) - 1
+        view = partial(taken_from, kind.shape, kind.dtype, start - begins[at])
+        if at == len(results):
+            found[key] = view(own)
+        else:
+            found[key] = Slot(first + at, view, results[at])
+            begun[at] = min(begun.get(at, spans[key][0]), spans[key][0])
+    return found, total - begins[-1], begun
+
+
+def _memory(
+    sizes: Sequence[int], written: Sequence[Sequence[tuple[int, int, int]]]
+) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """(where each result begins in memory that begins with them, and where they end; `place_in_time`'s ``taken``).
+
+    Between two results a line is never free, so that no buffer lies in both.
+    """
+    begins, taken = [0], list[tuple[int, int, int]]()
+    for size, parts in zip(sizes, written, strict=True):
+        at = begins[-1]
+        begins.append((-(-size // LINE_BYTES) + 1) * LINE_BYTES + at)
+        edge = 0
+        for first, count, task in sorted(parts):
+            low, high = -(-first // LINE_BYTES) * LINE_BYTES, (first + count) // LINE_BYTES * LINE_BYTES
+            if low < high:
+                taken += [(at + edge, low - edge, -1)] * (low > edge) + [(at + low, high - low, task)]
+                edge = high
+        taken.append((at + edge, begins[-1] - at - edge, -1))
+    return begins, taken
+
+
 Lying = tuple[Holder, int, Callable[[], Callable[[Array], Array] | None]]
 """What holds an array, how far behind its first element that begins, and what makes the view of it."""
 
@@ -283,7 +366,7 @@ class Holders:
         self,
         sources: Mapping[Source, Array],
         constant: Collection[Source],
-        buffers: Mapping[Key, Array],
+        buffers: Mapping[Key, Array | Slot],
         results: Sequence[Array],
         first: int,
     ) -> None:
@@ -302,10 +385,21 @@ class Holders:
     def _find(self, key: Source | Home) -> Holder:
         if isinstance(key, Source):
             constant, held = key in self._constant, self._sources[key]
-            number = -1 if constant else self._numbers[key]
-            return Holder(held, number, constant and never_written(held), key.type.box, address_of(held))
-        held = self._buffers[key.key] if key.result < 0 else self._results[key.result]
-        return Holder(held, -1 if key.result < 0 else self._first + key.result, False, key.hold, address_of(held))
+            slot = None if constant else Slot(self._numbers[key], None, held)
+            return Holder(held, slot, constant and never_written(held), key.type.box, address_of(held))
+        buffer = self.held(key)
+        array = lies_as(buffer)
+        if isinstance(buffer, Slot):
+            return Holder(array, buffer, False, key.hold, address_of(array), buffer.offset_bytes)
+        return Holder(array, None, False, key.hold, address_of(array))
+
+    def held(self, home: Home) -> Array | Slot:
+        """The buffer of the arena, or the result, in which blocks lie, with their dimensions."""
+        if home.result < 0:
+            return self._buffers[home.key]
+        sample, shape = self._results[home.result], home.hold.shape
+        view = (lambda array: array.reshape(shape)) if sample.shape != shape else None
+        return Slot(self._first + home.result, view, sample)
 
     def lies(self, task: Task, homes: Mapping[int, Home]) -> tuple[Any, list[Lying]] | None:
         """(the step of a task and how its arrays lie, where each read and then the block lies); None where one is no

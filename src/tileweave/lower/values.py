@@ -8,14 +8,20 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import prod
+from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import Compiled
+from tileweave.backends.base import Compiled, WritesOver
 from tileweave.backends.calls import NOWHERE, Apart, CallRow, Calls, Outcome, Point, Wanted
 from tileweave.backends.host import LINE_BYTES, address_of
+from tileweave.graph import Operation
+from tileweave.lower.execute import is_small, kernel_of
+from tileweave.lower.programs import in_order
 from tileweave.lower.reads import slices
+from tileweave.planner.plan import Step
+from tileweave.planner.tasks import Task
 from tileweave.space import AffineMap, Box
 
 Array = np.ndarray[Any, Any]
@@ -24,25 +30,31 @@ Action = Callable[[Values], object]
 
 
 MANY_BUFFERS = 1024
-"""From so many on, buffers are placed as they come: to look for the best place of each takes their square."""
+"""From so many on, buffers are placed one step after the other: to look for the best place of each takes the
+square of their number."""
 
 
-def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
+def place_in_time(
+    buffers: Sequence[tuple[int, int, int]], taken: Sequence[tuple[int, int, int]] = ()
+) -> tuple[list[int], int]:
     """Where buffers lie that share memory over time: (the first byte of each, bytes in all).
 
     Args:
         buffers: (bytes, first step, last step) of each; those whose steps meet lie apart. Large ones are placed first,
-            each at the lowest place that is free for its steps; many are placed in the order of their first steps.
+            each at the lowest place that is free for its steps; many are placed from the last step back.
+        taken: (first byte, bytes, first step) of places that are not free from a step on.
 
     Example:
         >>> place_in_time([(100, 0, 1), (100, 1, 2), (64, 2, 3)])
         ([0, 128, 0], 256)
+        >>> place_in_time([(64, 0, 2), (64, 1, 3)], [(0, 64, 2), (64, 64, 4)])
+        ([128, 64], 192)
     """
     count = len(buffers)
     sizes, first, last = (np.array([b[k] for b in buffers], np.int64).reshape(count) for k in range(3))
     sizes = -(-np.maximum(sizes, 1) // LINE_BYTES) * LINE_BYTES
-    if count > MANY_BUFFERS:
-        return _placed_as_they_come(sizes.tolist(), first.tolist(), last.tolist())
+    if count > MANY_BUFFERS or taken:
+        return _placed_back(sizes.tolist(), first.tolist(), last.tolist(), taken)
     order = np.lexsort((np.arange(count), -sizes))
     starts, placed = np.zeros(count, np.int64), np.zeros(count, np.int64)  # `placed`: in the order of placing
     for done, number in enumerate(order):
@@ -57,35 +69,56 @@ def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], i
     return starts.tolist(), int((starts + sizes).max(initial=0)) if count else 0
 
 
-def _placed_as_they_come(sizes: list[int], first: list[int], last: list[int]) -> tuple[list[int], int]:
-    """Each buffer at the lowest gap that holds it when its first step begins, the larger first."""
-    starts, total = [0] * len(sizes), 0
-    gaps: list[tuple[int, int]] = []  # (first byte, the one behind the last), in order; none touches another
-    ends = sorted(range(len(sizes)), key=lambda k: last[k])
+def _placed_back(
+    sizes: list[int], first: list[int], last: list[int], taken: Sequence[tuple[int, int, int]]
+) -> tuple[list[int], int]:
+    """Each buffer in the smallest gap for it when its last step ends, from the last step back, the larger first."""
+    starts, gaps = [0] * len(sizes), _Gaps(max((at + size for at, size, _ in taken), default=0))
+    ends = [(step, size, at) for at, size, step in taken] + [(step, 0, k) for k, step in enumerate(first)]
+    ends.sort(reverse=True)
     done = 0
-    for number in sorted(range(len(sizes)), key=lambda k: (first[k], -sizes[k], k)):
-        while last[ends[done]] < first[number]:
-            low, high = starts[ends[done]], starts[ends[done]] + sizes[ends[done]]
-            at = bisect_left(gaps, (low, high))
-            if at < len(gaps) and gaps[at][0] == high:
-                high = gaps.pop(at)[1]
-            if at and gaps[at - 1][1] == low:
-                at, low = at - 1, gaps.pop(at - 1)[0]
-            gaps.insert(at, (low, high))
+    for number in sorted(range(len(sizes)), key=lambda k: (-last[k], -sizes[k], k)):
+        while ends[done][0] > last[number]:  # that was placed before, for it ends later than it begins
+            _, size, at = ends[done]
+            gaps.give(*((at, size) if size else (starts[at], sizes[at])))
             done += 1
-        size = sizes[number]
-        at = next((k for k, (low, high) in enumerate(gaps) if high - low >= size), -1)
-        if at < 0 and gaps and gaps[-1][1] == total:
-            at, total = len(gaps) - 1, gaps[-1][0] + size
-            gaps[at] = gaps[at][0], total
-        elif at < 0:
-            at, total = len(gaps), total + size
-            gaps.append((total - size, total))
-        low, high = gaps.pop(at)
-        starts[number] = low
-        if high > low + size:
-            gaps.insert(at, (low + size, high))
-    return starts, total
+        starts[number] = gaps.take(sizes[number])
+    return starts, gaps.total
+
+
+class _Gaps:
+    """What is free of memory that grows.
+
+    Args:
+        total: bytes in use at first, all of them.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._free: list[tuple[int, int]] = []  # (first byte, the one behind the last), in order; none touches another
+
+    def take(self, size: int) -> int:
+        """The first byte of the smallest gap that is large enough, or behind all where there is none."""
+        free = self._free
+        fits = [(high - low, k) for k, (low, high) in enumerate(free) if high - low >= size]
+        _, at = min(fits, default=(0, -1))
+        if at < 0:
+            low = free.pop()[0] if free and free[-1][1] == self.total else self.total
+            self.total = low + size
+            return low
+        low, high = free[at]
+        free[at : at + 1] = [(low + size, high)] if high > low + size else []
+        return low
+
+    def give(self, low: int, size: int) -> None:
+        """Bytes that are free from now on."""
+        free, high = self._free, low + size
+        at = bisect_left(free, (low, high))
+        if at < len(free) and free[at][0] == high:
+            high = free.pop(at)[1]
+        if at and free[at - 1][1] == low:
+            at, low = at - 1, free.pop(at - 1)[0]
+        free.insert(at, (low, high))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +140,13 @@ class Slot:
         held: Array = now[self.number]
         return held if self.view is None else self.view(held)
 
+    def part(self, view: Callable[[Array], Array] | None) -> Slot:
+        """A view of it; None: itself."""
+        own = self.view
+        if view is None or own is None:
+            return Slot(self.number, view or own, self.sample)
+        return Slot(self.number, lambda array: view(own(array)), self.sample)
+
     @property
     def lies(self) -> Array:
         """An array that lies as this one will."""
@@ -121,6 +161,33 @@ class Slot:
 def lies_as(read: Array | Slot) -> Array:
     """An array that lies as a read does."""
     return read.lies if isinstance(read, Slot) else read
+
+
+def part_of(held: Array | Slot, view: Callable[[Array], Array] | None) -> Array | Slot:
+    """A view of an array that is always there, or of one that every run brings; None: itself."""
+    if isinstance(held, Slot):
+        return held.part(view)
+    return held if view is None else view(held)
+
+
+def as_in(box: Box, whole: Sequence[int], shape: Sequence[int]) -> Box:
+    """A box of an array as one of the same array with other dimensions of extent 1.
+
+    Example:
+        >>> str(as_in(Box((0, 2, 1), (1, 2, 3)), (1, 6, 5), (6, 1, 5)))
+        '[2:4, 0:1, 1:4]'
+    """
+    if tuple(whole) == tuple(shape):
+        return box
+    moved = iter([(a, n) for a, n, extent in zip(box.start, box.shape, whole, strict=True) if extent != 1])
+    rows = [(0, 1) if extent == 1 else next(moved) for extent in shape]
+    return Box(tuple(a for a, _ in rows), tuple(n for _, n in rows))
+
+
+def taken_from(shape: tuple[int, ...], dtype: np.dtype[Any], offset_bytes: int, memory: Array) -> Array:
+    """An array in the bytes of a dense one."""
+    size = prod(shape) * dtype.itemsize
+    return memory.reshape(-1).view(np.uint8)[offset_bytes : offset_bytes + size].view(dtype).reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +214,19 @@ class Holder:
 
     Args:
         array: that has the memory, or lies as one will that every run brings.
-        number: of the value that every run brings; -1: it is always there.
+        slot: what every run brings for it; None: it is always there.
         fixed: whether its elements never change.
         box: that it holds, in the coordinates of its tensor.
         address: of its first element.
+        base: how far that is behind the first element of the value that every run brings.
     """
 
     array: Array
-    number: int
+    slot: Slot | None
     fixed: bool
     box: Box
     address: int
+    base: int = 0
 
     def offset_bytes(self, point: Sequence[int]) -> int:
         """From its first element to that at a point of the tensor."""
@@ -197,6 +266,29 @@ class TaskKind:
     order: tuple[int, ...]
     arranges: bool
     over: tuple[bool, ...]
+
+
+def task_kind(
+    task: Task, step: Step, sample: Sequence[Array], made: Array, fixed: Sequence[str], threads: int
+) -> TaskKind:
+    """The kernel of a task for arrays that lie like these, and what is known of it.
+
+    Args:
+        task: any of those that have it.
+        step: of the task.
+        sample: an array per read.
+        made: one for the block.
+        fixed: names of the reads that are constant.
+        threads: that it may use.
+    """
+    node, names = cast("Operation", step.node), [read.name for read in task.reads]
+    arrays = dict(zip(names, sample, strict=True))
+    alone = 1 if is_small(node, task.index) else threads
+    kernel = kernel_of(step.kernel.backend, node, step.stage, arrays, made, alone, constant=fixed)
+    order = in_order(node, {name: k for k, name in enumerate(names)}, -1)
+    over = cast("WritesOver", kernel).writes_over() if hasattr(kernel, "writes_over") else frozenset()
+    places = [{place for place, number in enumerate(order) if number == k} for k in range(len(names))]
+    return TaskKind(kernel, tuple(order), hasattr(kernel, "arranged"), tuple(one <= over for one in places))
 
 
 @dataclass(slots=True)

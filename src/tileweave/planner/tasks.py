@@ -83,6 +83,24 @@ class ReadPiece:
         return (self.task >= 0 or self.source is not None) and self.map.matrix == identity_of(len(self.box.shape))
 
     @property
+    def in_order(self) -> bool:
+        """Whether the values are neighbours in the block as they are here: dimensions of extent 1 come or go."""
+        if self.shifts or self.constant:
+            return self.shifts
+        moving = [[(dim, c) for dim, c in enumerate(row) if c] for row in self.map.matrix]
+        fixed = all(row or n == 1 for row, n in zip(moving, self.region.shape, strict=True))
+        found = [row[0] for row in moving if row]
+        rest = {*range(self.box.rank)} - {dim for dim, _ in found}
+        ones = all(self.box.shape[dim] == 1 for dim in rest)
+        return (
+            fixed
+            and ones
+            and found == sorted(found)
+            and all(len(row) < 2 for row in moving)
+            and all(c == 1 for _, c in found)
+        )
+
+    @property
     def whole(self) -> bool:
         """Whether the values are the whole block as it is."""
         return self.shifts and (self.region is self.block or self.region == self.block)
@@ -228,7 +246,7 @@ class _Sight:
         """The pieces of a box that is not empty; adds the numbers of the tasks that make them."""
         made = self.made
         if made is None:
-            map = self.map if self.same else _straight(self.map, box)
+            map = self.map if self.same or self.source is None else _straight(self.map, box)
             region = self.whole if self.source is None else box if self.still else self.map.cover(box)
             yield ReadPiece(box, map, -1, self.source, self.whole, region, self.fill)
             return

@@ -18,6 +18,7 @@ from tileweave.errors import RunError
 from tileweave.graph import ArrayData, MemoryTarget, Source
 from tileweave.lower.executable import Executable
 from tileweave.planner import Plan, Step, tasks
+from tileweave.planner.streams import in_panels
 from tileweave.planner.tasks import in_one_process
 from tileweave.runtime.prepare import Prepared, keeping, prepare
 
@@ -79,7 +80,10 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
         sources = dict(zip(prepared.sources, arrays, strict=True))
         peak = sum(prepared.peak_bytes)
         room = max(peak, sum(machine.memory_bytes for machine in plan.machines.machines) - peak)
-        for one in (in_one_process(plan), plan) if len(plan.machines) > 1 else (plan,):
+        whole = in_one_process(plan) if len(plan.machines) > 1 else plan
+        panels = in_panels(whole.steps)
+        spared = [replace(plan, steps=panels)] if panels != whole.steps else []
+        for one in [*spared, whole, plan] if whole is not plan else [*spared, plan]:
             made = prepared.tasks
             if one.steps != plan.steps:
                 made = tasks(one)
@@ -87,7 +91,8 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
                 if not read - {None} <= sources.keys():
                     continue  # blocks that are put together reach over what no block alone reads
             with keeping():
-                found = Executable(one.steps, made, sources, constant, prepared.sinks, threads, room)
+                spare = one in spared
+                found = Executable(one.steps, made, sources, constant, prepared.sinks, threads, 0 if spare else room)
             if found.arena_bytes <= room:
                 break
         else:
