@@ -269,3 +269,37 @@ def test_a_way_from_outside_is_forced_where_an_operator_is_written(by_exp2):
     assert "exp2         yes: a multiplication and exp2" in asking.explain(X, Y, cells, use="exp2")
     with pytest.raises(BackendError, match=r"map\(\.\., use='exp2'\): results of f64"):
         asking.explain(X.astype(np.float64), Y.astype(np.float64), cells, use="exp2")
+
+
+@tk.kernel
+def scanned(k, x, y, fn="add", axis=1, rows=3, columns=5):
+    i, j = k.grid(x.blocks(0, rows), x.blocks(1, 32 * columns))
+    with k.cta(threads=32) as cta, cta.thread.each() as thread:
+        at = j * 32 + thread.index
+        thread.store(y.tile(rows, columns)[i, at], thread.scan(fn, thread.load(x.tile(rows, columns)[i, at]), axis))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("fn", ["add", "max"])
+def test_a_thread_scans_what_it_holds(fn, axis):
+    x = np.random.default_rng(3).integers(-9, 9, (9, 320)).astype(np.float32)
+    got, want = np.zeros_like(x), np.zeros_like(x)
+    scanned.run(x, got, on="cpu", fn=fn, axis=axis)
+    scanned.run(x, want, fn=fn, axis=axis)
+    step = {"add": np.add, "max": np.maximum}[fn]
+    exact = step.accumulate(x.reshape(3, 3, 64, 5), axis=1 if axis == 0 else 3).reshape(x.shape)
+    assert (got == exact).all() and (want == exact).all()
+
+
+@pytest.mark.parametrize(("threads", "said"), [(1, "a scope of one thread"), (16, "a scope of parts of warps")])
+def test_parts_of_warps_are_refused_with_what_to_write_instead(threads, said):
+    @tk.kernel
+    def partly(k, x, y):
+        row = k.grid(x.blocks(0, 1))
+        with k.cta(threads=64) as cta, cta.thread[0:threads]() as some:
+            some.store(y[row], some.load(x[row]))
+
+    with pytest.raises(BackendError, match=said) as refused:
+        partly.text("cuda", X, Y)
+    assert "`thread.each()` with `k.when(thread.index <" in str(refused.value)

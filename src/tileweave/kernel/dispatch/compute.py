@@ -274,6 +274,9 @@ def scan(context: Context, op: Op) -> None:
     buffer, held = convert.held(context, op, source)
     shape = held.shape
     dtype = out.tensor.dtype
+    if not context.threads.warps:
+        _scan_alone(context, op, axis, buffer, shape)
+        return
     box = convert.staged(context, dtype, shape)
     trip = context.buffer(box.tensor)
     context.sync()
@@ -309,6 +312,30 @@ def scan(context: Context, op: Op) -> None:
     load_into(context, target, want, box)
     finish()
     context.choose(op, "shared memory", Candidate("shared memory", True, f"one thread a row of {shape[axis]}"))
+
+
+def _scan_alone(context: Context, op: Op, axis: int, buffer: Buffer, shape: tuple[int, ...]) -> None:
+    """A scan of what one thread holds, whose slots are in row-major order."""
+    fn, dtype = str(op.option("fn")), op.outs[0].tensor.dtype
+    if op.option("use") == "shared":
+        raise BackendError("scan(.., use='shared')", "a thread has whole rows", inputs={"line": str(op.line)})
+    target, _, finish = _target(context, op)
+    total, inner = context.registers("total", dtype, 1), prod(shape[axis + 1 :])
+
+    def row(v: ExprLike) -> None:
+        first = v // inner * (inner * shape[axis]) + v % inner
+        context.instruction("map.id", slot(total, 0), neutral(fn, DTYPES[dtype]))
+
+        def step(i: ExprLike) -> None:
+            at = simplify(as_expr(first + i * inner))
+            context.instruction(f"map.{fn}", slot(total, 0), slot(total, 0), slot(buffer, at), dtype=dtype)
+            context.instruction("map.id", slot(target, at), slot(total, 0))
+
+        context.loop(shape[axis], step, "i")
+
+    context.loop(prod(shape) // shape[axis], row)
+    finish()
+    context.choose(op, "slots", Candidate("slots", True, "a thread has whole rows"))
 
 
 def atomic_add(context: Context, op: Op) -> None:

@@ -30,6 +30,8 @@ from tileweave.kernel.threads import (
     ThreadLoop,
 )
 
+_INSTEAD = "`thread.each()` with `k.when(thread.index < {})` inside"
+
 
 def place(line: Line) -> SourceLine | None:
     """The user's line as thread programs keep it."""
@@ -299,10 +301,11 @@ class Context:
         """The threads of a scope inside the current ones."""
         table = sorted(scope.members())
         if table == [table[0]] and each is None:
-            raise declined(self.line, "a scope of one thread", scope=scope)
+            raise declined(self.line, "a scope of one thread", scope=scope, legal=_INSTEAD.format(1))
         whole = [range(t, t + 32) for t in table[::32]]
         if len(table) % 32 or any(list(r) != table[32 * i : 32 * i + 32] for i, r in enumerate(whole)) or table[0] % 32:
-            raise declined(self.line, "a scope of parts of warps", scope=scope)
+            legal = f"whole warps, or {_INSTEAD.format('n')}"
+            raise declined(self.line, "a scope of parts of warps", scope=scope, legal=legal)
         first, warps = table[0] // 32, len(table) // 32
         if [r[0] // 32 for r in whole] != list(range(first, first + warps)):
             raise declined(self.line, "a scope of warps that are apart", scope=scope)
