@@ -277,7 +277,7 @@ def recurrent(node: OnnxNode) -> Any:
         wb = rb = None
         if bias is not None:
             both = g.select(bias, 0, d)
-            wb, rb = both[: gates * hidden], both[gates * hidden :]
+            wb, rb = _biases(node, both[: gates * hidden], both[gates * hidden :], hidden)
         peephole = g.select(node.tensor(7), 0, d) if node.kind == "LSTM" and node.has(7) else None
         wt, rt = g.transpose(g.select(w, 0, d)), g.transpose(g.select(r, 0, d))
         functions = made[d * len(per) : (d + 1) * len(per)]
@@ -309,34 +309,40 @@ def _clipped(node: OnnxNode, x: Tensor) -> Tensor:
     return x if limit is None else g.clip(x, -limit, limit)
 
 
+def _biases(node: OnnxNode, wb: Tensor, rb: Tensor, hidden: int) -> tuple[Tensor, Tensor | None]:
+    """What is added once for all steps, and what a gate multiplies together with its product, if it does."""
+    if node.kind != "GRU" or not node.get("linear_before_reset", 0):
+        return g.add(wb, rb), None
+    early = 2 * hidden
+    return g.concat([g.add(wb[:early], rb[:early]), wb[early:]], 0), rb[early:]
+
+
+def _part(x: Tensor, k: int, hidden: int) -> Tensor:
+    """What one gate has of a product for all gates, read where it lies."""
+    return x[..., k * hidden : (k + 1) * hidden]
+
+
 def _rnn(node: OnnxNode, pre: Tensor, h: Tensor, c: Tensor, rt: Tensor, rb: Any, f: Any, _: Any, hidden: int) -> Any:
-    total = g.add(pre, g.matmul(h, rt))
-    return f[0](_clipped(node, total if rb is None else g.add(total, rb))), c
+    return f[0](_clipped(node, g.add(pre, g.matmul(h, rt)))), c
 
 
 def _gru(node: OnnxNode, pre: Tensor, h: Tensor, c: Tensor, rt: Tensor, rb: Any, f: Any, _: Any, hidden: int) -> Any:
-    def part(x: Tensor, k: int) -> Tensor:
-        return x[..., k * hidden : (k + 1) * hidden]
-
-    def recurrent_part(x: Tensor, k: int) -> Tensor:
-        made = g.matmul(x, part(rt, k))
-        return made if rb is None else g.add(made, part(rb, k))
-
-    z = f[0](_clipped(node, g.add(part(pre, 0), recurrent_part(h, 0))))
-    r = f[0](_clipped(node, g.add(part(pre, 1), recurrent_part(h, 1))))
-    if node.get("linear_before_reset", 0):
-        inner = g.multiply(r, recurrent_part(h, 2))
+    linear = node.get("linear_before_reset", 0)
+    product = g.matmul(h, rt if linear else rt[:, : 2 * hidden])
+    z, r = (f[0](_clipped(node, g.add(_part(pre, k, hidden), _part(product, k, hidden)))) for k in range(2))
+    if linear:
+        inner = _part(product, 2, hidden)
+        inner = g.multiply(r, inner if rb is None else g.add(inner, rb))
     else:
-        inner = recurrent_part(g.multiply(r, h), 2)
-    n = f[1](_clipped(node, g.add(part(pre, 2), inner)))
+        inner = g.matmul(g.multiply(r, h), _part(rt, 2, hidden))
+    n = f[1](_clipped(node, g.add(_part(pre, 2, hidden), inner)))
     one = g.full((), 1, h.dtype)
     return g.add(g.multiply(g.subtract(one, z), n), g.multiply(z, h)), c
 
 
 def _lstm(node: OnnxNode, pre: Tensor, h: Tensor, c: Tensor, rt: Tensor, rb: Any, f: Any, p: Any, hidden: int) -> Any:
     total = g.add(pre, g.matmul(h, rt))
-    total = total if rb is None else g.add(total, rb)
-    i, o, forget, cell = (total[..., k * hidden : (k + 1) * hidden] for k in range(4))
+    i, o, forget, cell = (_part(total, k, hidden) for k in range(4))
     if p is not None:
         i = g.add(i, g.multiply(p[:hidden], c))
         forget = g.add(forget, g.multiply(p[2 * hidden :], c))

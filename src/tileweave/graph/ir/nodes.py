@@ -470,15 +470,43 @@ _BELOW: weakref.WeakKeyDictionary[Graph, list[Node]] = weakref.WeakKeyDictionary
 """Graph -> the nodes that it reaches: planning asks a dozen times."""
 
 
+_PLAIN = (
+    "operator",
+    "index",
+    "outputs",
+    "parameters",
+    "kind",
+    "out",
+    "data",
+    "type",
+    "name",
+    "target",
+    "placement",
+    "part",
+)
+"""Fields that hold no node: of a fused operation, they are most of what there is."""
+
+
+@cache
+def links_of(cls: type) -> tuple[str, ...]:
+    """The fields of a class of nodes that refer to nodes."""
+    return () if cls is Signature else tuple(name for name in _field_names(cls) if name not in _PLAIN)
+
+
 def children(node: Node) -> Iterator[Node]:
     """The nodes that a node refers to directly, in field order."""
-    stack = [getattr(node, name) for name in reversed(_field_names(type(node)))]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, Node):
-            yield value
-        elif type(value) is tuple:
-            stack.extend(reversed(value))
+    found: list[Node] = []
+    for name in links_of(type(node)):
+        _gather(getattr(node, name), found)
+    return iter(found)
+
+
+def _gather(value: Any, found: list[Node]) -> None:
+    if isinstance(value, Node):
+        found.append(value)
+    elif type(value) is tuple:
+        for part in value:
+            _gather(part, found)
 
 
 def topological(roots: Sequence[Node]) -> list[Node]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations, pairwise
 from math import prod
@@ -31,6 +31,7 @@ from tileweave.graph.ir.nodes import (
     Tensor,
     TensorType,
     children,
+    links_of,
     topological,
 )
 from tileweave.graph.ir.resolve import common_map, resolve
@@ -320,7 +321,9 @@ def moved(node: Node, new: Mapping[Node, Node]) -> Node:
 
     if all(new[child] is child for child in children(node)):
         return node
-    return type(node)(*(move(getattr(node, f.name)) for f in fields(cast("Any", node))))
+    return cast(
+        "Node", replace(cast("Any", node), **{name: move(getattr(node, name)) for name in links_of(type(node))})
+    )
 
 
 def _joined(
