@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -190,24 +190,27 @@ def into(out: Sequence[Array | None], results: Sequence[Any]) -> list[Any]:
     return done
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
+class _Ready(NamedTuple):
     """A plan that has run: arrays that are bound by the same keys need no more than their places.
 
     Args:
+        plan: goes with what is kept about it.
+        names: the keys of ``bind``, tensors by their identity, in the order in which the executable takes the arrays.
         threads: that were asked for.
-        keys: of ``bind``, how many.
-        given: of ``bind``, the arrays in the order in which the executable takes them.
+        several: how many keys there are.
+        given: the arrays of ``bind`` in that order.
         idle: as `Found`.
     """
 
+    plan: weakref.ref[Plan]
+    names: list[str | int]
     threads: int
-    keys: int
+    several: int
     given: Callable[[Mapping[Any, Any]], Sequence[Any]]
     idle: list[Executable]
 
 
-_READY: dict[int, tuple[weakref.ref[Plan], list[_Ready]]] = {}
+_READY: dict[int, list[_Ready]] = {}
 """By the identity of the plan, for as long as it lives."""
 
 
@@ -235,9 +238,11 @@ def ready(plan: Plan, prepared: Prepared, bind: Mapping[Any, Source], threads: i
     named = [keys[source] for source in sorted(keys)]
     given = itemgetter(*named) if len(named) > 1 else lambda given: [given[key] for key in named]
     number = id(plan)
-    _, kept = _READY.setdefault(number, (weakref.ref(plan, lambda _: _READY.pop(number, None)), []))
-    kept.insert(0, _Ready(threads, len(bind), given, found.idle))
-    del kept[KEEP_PER_PLAN:]
+    gone = weakref.ref(plan, lambda _: _READY.pop(number, None))
+    names = [key if isinstance(key, str) else id(key) for key in named]
+    others = [one for one in _READY.get(number, ()) if one.threads != threads or one.names != names]
+    made = _Ready(gone, names, threads, len(named), given, found.idle)
+    _READY[number] = [made, *others[: KEEP_PER_PLAN - 1]]
 
 
 def again(plan: Plan, bind: Mapping[Any, Any], threads: int, out: Sequence[Array | None] | None) -> list[Any] | None:
@@ -246,22 +251,20 @@ def again(plan: Plan, bind: Mapping[Any, Any], threads: int, out: Sequence[Array
     Raises:
         WorkFailed: a step raised.
     """
-    known = _READY.get(id(plan))
-    if known is None:
-        return None
-    for kept in known[1]:
-        if kept.threads == threads and kept.keys == len(bind):
+    for _, _, asked, count, order, idle in _READY.get(id(plan), ()):
+        if asked == threads and count == len(bind):
             try:
-                given, found = kept.given(bind), kept.idle.pop()  # two runs at once never share one
+                given, found = order(bind), idle.pop()  # two runs at once never share one
             except LookupError:
                 continue
-            if out is None and found.quick is not None:
-                results = found.quick(given)
+            quick = found.quick
+            if out is None and quick is not None:
+                results = quick(given)
             elif out is None or (type(out) in (list, tuple) and len(out) == len(plan.graph.sinks)):
                 results = found.run(given, out)
             else:
                 results = None
-            kept.idle.append(found)
+            idle.append(found)
             return results
     return None
 
