@@ -19,7 +19,7 @@ from math import prod
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=512"
 
-from planner import BY_HAND, decide, row
+from planner import BY_HAND, RATES, decide, row
 from tileweave import graph as g
 from tileweave.planner import machines, make_plan, simulate
 from tileweave.planner.count import EFFICIENCY
@@ -213,7 +213,7 @@ def least_seconds(words, flops, used):
 def main(counts):
     for (name, (made, shape)), count in itertools.product(BY_HAND.items(), counts):
         sources, out, _ = made(shape, count)
-        used, graph = machines(count, memory="64GiB"), g.Graph.of(out)
+        used, graph = machines(count, memory="64GiB", **RATES), g.Graph.of(out)
         place = {s.producer: "balanced" for s in sources}
         products = (op for op in graph.operations if op.operator in ("matmul", "einsum"))
         flops = sum(op.index.size * dict(op.signature.costs).get("flops", 0) for op in products) / count

@@ -1,7 +1,13 @@
-"""Planning, in processor seconds: a million shards, trials, long graphs, large products in little memory."""
+"""Planning, in processor seconds: a million shards, trials, long graphs, large products in little memory.
+
+    python bench/planner.py [defaults]
+
+``defaults``: only the seconds that plans predict without a probe, beside those of runs.
+"""
 
 import json
 import random
+import sys
 import time
 import tracemalloc
 from dataclasses import replace
@@ -20,6 +26,9 @@ from tileweave.planner.search.pareto import Pareto
 from tileweave.planner.steps import steps_of
 from tileweave.runtime.probe import probe
 from tileweave.runtime.trace import RunReport
+
+RATES = {"bytes_per_second": 10e9, "task_seconds": 10e-6}
+"""Of the devices of the table of plans by hand, beside 50 Gflop/s."""
 
 
 def decide(operation, stage):
@@ -162,7 +171,7 @@ def by_hand():
         for count in (8, 64, 512):
             sources, out, ways = made(shape, count)
             place = {s.producer: "balanced" for s in sources}
-            used, graph = machines(count, memory="64GiB"), g.Graph.of(out)
+            used, graph = machines(count, memory="64GiB", **RATES), g.Graph.of(out)
 
             def planned(graph=graph, used=used, place=place, **how):
                 plan = make_plan(graph, used, decide, place=place, **how)
@@ -245,7 +254,43 @@ def predicted(runtime="local", seed=0):
     row(f"predicted, {runtime}", least=min(ratios), median=np.median(ratios), most=max(ratios))
 
 
-if __name__ == "__main__":
+def of_sizes():
+    """(name, tensor) of programs on arrays that fit into caches of the processor, and on larger ones."""
+    rng = np.random.default_rng(0)
+
+    def array(m, n):
+        return tw.source(rng.random((m, n), np.float32))
+
+    for n in (128, 512, 1024):
+        yield f"product {n} x {n} x {n}", array(n, n) @ array(n, n)
+    for m, n in ((256, 256), (1024, 1024), (4096, 1536), (6144, 4096)):
+        x = array(m, n)
+        yield f"sum {m} x {n}, axis 0", tw.sum(x, 0)
+        yield f"sum {m} x {n}, axis 1", tw.sum(x, 1)
+        yield f"exp {m} x {n}", tw.exp(x)
+        yield f"x + y {m} x {n}", x + array(m, n)
+        yield f"relu(2 x + 1) + x {m} x {n}", tw.relu(x * 2.0 + 1.0) + x
+        yield f"softmax {m} x {n}", tw.softmax(x)
+
+
+def defaults(seconds=0.5):
+    """Seconds that plans predict for the machines that nobody measured, beside the least of many runs."""
+    ratios = []
+    for name, tensor in of_sizes():
+        plan, end = tw.plan(tensor), time.perf_counter() + seconds
+        least = timed(lambda plan=plan: tw.run(plan), 5, time.perf_counter)[1]
+        while time.perf_counter() < end:
+            least = min(least, timed(lambda plan=plan: tw.run(plan), 5, time.perf_counter)[1])
+        ratios.append(plan.seconds / least)
+        figures = {"predicted_ms": 1e3 * plan.seconds, "measured_ms": 1e3 * least, "ratio": ratios[-1]}
+        row(f"by default: {name}", **figures)
+    within = sum(1 / 3 <= ratio <= 3 for ratio in ratios)
+    row("by default", cases=len(ratios), within_3=within, least=min(ratios), median=np.median(ratios), most=max(ratios))
+
+
+if __name__ == "__main__" and "defaults" in sys.argv[1:]:
+    defaults()
+elif __name__ == "__main__":
     million()
     trials()
     long_graph(600, 16)
@@ -253,5 +298,6 @@ if __name__ == "__main__":
     little_memory()
     by_hand()
     random_products()
+    defaults()
     predicted()
     predicted("ray")

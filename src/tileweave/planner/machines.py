@@ -324,10 +324,19 @@ def machines(
     return replace(out, **given) if given else out
 
 
+CORE_BYTES_PER_SECOND, MOST_BYTES_PER_SECOND = 30e9, 200e9
+"""What one core reads and writes, and the most that all of a machine do: between the rates of memory and of the caches,
+in which most arrays of a program are. `bench/planner.py defaults` holds what follows against measured seconds."""
+HOST_TASK_SECONDS = 5e-6
+"""Of a task in a process; where files are read or somebody listens, it is up to ten times as long."""
+
+
 @lru_cache(maxsize=64)
 def _equal(count: int, memory_bytes: int, cores: int) -> Machines:
     """Machines of this host: the same value for the same numbers, so that a plan of a graph is known again at once."""
-    return Machines(tuple(Machine(f"m{k}", memory_bytes, cores, 50e9 * cores) for k in range(count)))
+    memory = min(CORE_BYTES_PER_SECOND * cores, MOST_BYTES_PER_SECOND)
+    found = tuple(Machine(f"m{k}", memory_bytes, cores, 50e9 * cores, memory) for k in range(count))
+    return Machines(found, task_seconds=HOST_TASK_SECONDS)
 
 
 def _positive(where: str, name: str, value: Any) -> Any:

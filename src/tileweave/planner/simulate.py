@@ -176,9 +176,10 @@ def roofline(step: Step, load: Load, rates: Rates) -> Floats:
     machines = rates.machines
     compute = np.maximum(load.flops / rates.flops_of(step.tensor.dtype.name), load.touched / rates.bytes) / EFFICIENCY
     stored = (load.read - load.served + load.written - load.carried) / machines.storage_bytes_per_second
+    tasks: Any = load.tasks
     if isinstance(step.node, Sink):  # results in memory are computed where they belong
-        compute = compute * (load.written > load.carried)
-    out: Floats = load.tasks * machines.task_seconds + compute + stored
+        compute, tasks = (x * (load.written > load.carried) for x in (compute, tasks))
+    out: Floats = tasks * machines.task_seconds + compute + stored
     return out
 
 
