@@ -130,3 +130,15 @@ def test_where_a_result_may_be_written_over_is_found_among_blocks_that_meet(monk
     intersect = Box.intersect
     monkeypatch.setattr(Box, "intersect", lambda self, other: met.append(other) or intersect(self, other))
     assert many.over(0, x, {0: x}) == {0} and len(met) <= 2 * len(rows)
+
+
+def test_blocks_that_lack_a_dimension_of_the_result_are_put_there_whole() -> None:
+    """As the steps of a recurrent layer that runs backwards: each is a matrix, the result a stack of them."""
+    x = np.random.default_rng(3).random((3, 4, 40), np.float32)
+    w = np.random.default_rng(4).random((40, 40), np.float32) / 40
+    given, h, made = tw.source(x, name="x"), tw.source(np.zeros((4, 40), np.float32)), []
+    for step in (2, 1, 0):
+        h = tw.tanh(given[step] + h @ w)
+        made.insert(0, h)
+    total = tw.stack(made)
+    np.testing.assert_allclose(tw.run(tw.plan([total, h]), bind={"x": x})[0], np.asarray(total), rtol=1e-5, atol=1e-6)

@@ -36,7 +36,8 @@ def in_results(steps: Sequence[Step], tasks: Sequence[Task], sinks: Mapping[Sink
                 complete = piece.task >= 0 and piece.region == piece.block and len(tasks[piece.task].outs) == 1
                 if complete and piece.in_order:
                     hold = piece.map.cover(node.tensor.type.box)
-                    found.setdefault(piece.task, Home((-1, sinks[node]), hold))
+                    if hold.size == node.tensor.type.box.size:  # else a dimension of the result is none of the block's
+                        found.setdefault(piece.task, Home((-1, sinks[node]), hold))
     return found
 
 
