@@ -102,7 +102,7 @@ def test_broken_files_are_refused_before_work(tmp_path):
     with pytest.raises(StorageError, match=r"there is no member 'y'"):
         tw.source(saved(path, {"x": x}), key="y")
     with pytest.raises(StorageError, match="read, not written"):
-        tw.sink(tw.source(x), tmp_path / "out.arrow")
+        tw.sink(tw.source(x), tmp_path / "out.safetensors.index.json")
     with pytest.raises(StorageError, match="is one array"):
         np.save(tmp_path / "x.npy", x)
         tw.sources(tmp_path / "x.npy")
