@@ -60,7 +60,7 @@ def draw(shape: tuple[int, ...]) -> None:
     """The plan of two steps on machines of unlike speed, as a picture."""
     first, *others = tw.machines(3, memory="16MiB").machines
     fast = replace(first, flops_per_second=2 * first.flops_per_second, bytes_per_second=2 * first.bytes_per_second)
-    used = tw.planner.Machines((fast, *others), link_bytes_per_second=1e10, link_seconds=1e-6)
+    used = tw.planner.Machines((fast, *others), link_bytes_per_second=1e11, link_seconds=1e-6)
     start = tw.source(shape=shape, dtype=np.float32, name="temperature")
     plan = tw.plan(stencil(stencil(start, FIVE_POINTS), FIVE_POINTS), used)
     lines = np.diff(next(cuts for cuts in plan.steps[0].cuts.cuts if len(cuts) > 2))

@@ -55,11 +55,14 @@ SASS = {
 )
 def test_no_register_is_spilled(module, name, arrays, arch, options):
     kernel = getattr(import_module(module), name).trace(*arrays, **options)
-    found = compile_text(text(kernel, arch), arch)
+    source = text(kernel, arch)
+    found = compile_text(source, arch)
     used = found.kernels[name]
     print(name, arch, found.compiler, used)
     assert used.spill_bytes == 0
-    assert kept(lower(kernel, arch).program.body) <= used.registers <= 1.5 * estimate(kernel, arch).registers
+    assert kept(lower(kernel, arch).program.body) <= used.registers
+    if "setmaxnreg" not in source:  # else each warpgroup sets its number, and ptxas starts all with an even share
+        assert used.registers <= 1.5 * estimate(kernel, arch).registers
     for instruction, least in SASS.get((name, arch), {}).items() if found.sass else ():
         assert found.sass.get(instruction, 0) >= least, (instruction, found.sass)
 

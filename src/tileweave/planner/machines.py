@@ -423,7 +423,7 @@ def to_toml(used: Machines) -> str:
         memory = 2147483648
         cores = 4
         flops_per_second = 100000000000.0
-        bytes_per_second = 10000000000.0
+        bytes_per_second = 30000000000.0
     """
     if used.groups:
         raise PlanError("to_toml(machines)", "machines share links in groups", legal="machines without groups")
