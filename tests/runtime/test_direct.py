@@ -22,7 +22,7 @@ from tileweave.lower import values as lower_values
 from tileweave.lower.values import place_in_time
 from tileweave.planner import Plan, machines, make_plan, streams
 from tileweave.planner.steps import steps_of
-from tileweave.runtime import run_plan
+from tileweave.runtime import direct, run_plan
 from tileweave.runtime.io import files as io
 from tileweave.runtime.prepare import prepare
 from tileweave.space import Projection
@@ -350,7 +350,8 @@ def steps_by_numpy(x, weights, steps, boundary="constant", value=0):
 
 @pytest.fixture
 def small_panels(monkeypatch):
-    """Panels of few lines, so that small fields have several."""
+    """Panels of few lines, so that small fields have several, however much memory there is."""
+    monkeypatch.setattr(direct, "WHOLE_FIELDS", 0)
     monkeypatch.setattr(streams, "PANEL_BYTES", 1 << 10)
     monkeypatch.setattr(streams, "PANEL_LINES", 1)
 
@@ -386,6 +387,7 @@ def test_a_row_of_stencils_holds_its_result_and_a_few_panels(monkeypatch, object
     if not objects:
         monkeypatch.setattr(cpu_calls, "_takes_objects", lambda: False)
     monkeypatch.setattr(streams, "PANEL_BYTES", 1 << 14)
+    monkeypatch.setattr(direct, "WHOLE_FIELDS", 0)
     x = tw.source(np.random.default_rng(5).random((512, 256), np.float32))
     y, weights = x, np.full((3, 3), 1 / 9, np.float32)
     for _ in range(12):
@@ -395,6 +397,20 @@ def test_a_row_of_stencils_holds_its_result_and_a_few_panels(monkeypatch, object
     (made,) = executables(plan)
     assert not made.python_steps
     assert made.arena_bytes < 5 << 14  # a field is 32 panels
+
+
+def test_stencils_are_cut_into_panels_where_whole_fields_take_most_of_the_memory(monkeypatch) -> None:
+    monkeypatch.setattr(streams, "PANEL_BYTES", 1 << 14)
+    x = tw.source(np.random.default_rng(6).random((512, 256), np.float32))
+    y, weights = x, np.full((3, 3), 1 / 9, np.float32)
+    for _ in range(12):
+        y = g.stencil(y, weights)
+    expected, held = steps_by_numpy(np.asarray(x), weights, 12), []
+    for memory in ("1GiB", "1600KiB"):
+        plan = tw.plan(y, machines(1, memory=memory))
+        np.testing.assert_allclose(tw.run(plan), expected, rtol=1e-4)
+        held.append(executables(plan)[0].arena_bytes)
+    assert held[0] > 1 << 20 > 4 * held[1]
 
 
 def test_panels_of_any_graph(small_panels, monkeypatch) -> None:
