@@ -105,8 +105,11 @@ def einsum_peers(equation: str, arrays: Sequence[Array], threads: int) -> tuple[
         candidates["jax"] = lambda: jitted(*given).block_until_ready()
     dense = len(arrays) == 2 and all(array.flags.c_contiguous for array in arrays)
     if etops is not None and dense and first.dtype == np.float32:
-        candidates["etops"], (target, candidates["etops_tuned"]) = etops_calls(etops, equation, *arrays, threads)
-        notes["etops_target"] = target
+        try:
+            candidates["etops"], (target, candidates["etops_tuned"]) = etops_calls(etops, equation, *arrays, threads)
+            notes["etops_target"] = target
+        except RuntimeError as error:  # it compiles not every shape
+            notes["etops_refuses"] = str(error)
     missing = [name for name, module in (("torch", torch), ("jax", jax), ("etops", etops)) if module is None]
     if missing:
         notes["not_installed"] = missing
