@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -17,7 +18,9 @@ import pytest
 from tileweave.backends import cache as kept
 from tileweave.backends.cache import cache_directory
 from tileweave.backends.cpu import compile, forget, host
-from tileweave.backends.cpu.target import jit
+from tileweave.backends.cpu import kernel as kernel_module
+from tileweave.backends.cpu.kernel import CpuKernel
+from tileweave.backends.cpu.target import jit, later
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.threads import pool
 from tileweave.errors import BackendError
@@ -183,20 +186,95 @@ def test_llvm_errors_keep_their_evidence(cache: Path) -> None:
         compile_ir("define void @entry() { nonsense }", ("entry",), host())
     assert "nonsense" in caught.value.source
     assert caught.value.log
+    code = compile_ir("define void @other() {\n  ret void\n}", ("entry",), host())
+    for _ in range(2):
+        with pytest.raises(BackendError, match="the object lacks entry"):
+            _ = code.addresses
 
 
 def test_llvm_runs_where_no_interrupt_lands(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python raises KeyboardInterrupt in the main thread only; in the midst of LLVM's clean-up it would free twice."""
-    threads: list[threading.Thread] = []
-    assemble = jit._assemble
+    threads: dict[str, threading.Thread] = {}
 
-    def recorded(*about: object) -> bytes:
-        threads.append(threading.current_thread())
-        return assemble(*about)  # type: ignore[arg-type]
+    def recording(name: str) -> Callable[..., object]:
+        work = getattr(jit, name)
 
-    monkeypatch.setattr(jit, "_assemble", recorded)
+        def recorded(*about: object) -> object:
+            threads[name] = threading.current_thread()
+            return work(*about)
+
+        return recorded
+
+    for name in ("_read", "_assemble", "_link"):
+        monkeypatch.setattr(jit, name, recording(name))
     assert not right(29)
-    assert threads and threading.main_thread() not in threads
+    assert len(threads) == 3 and threading.main_thread() not in threads.values()
+
+
+def kernels_in_a_row(counts: range) -> list[CpuKernel]:
+    """Kernels whose code nobody has waited for."""
+    return [compile(program(count), threads=1, wait=False) for count in counts]
+
+
+def check_kernels(kernels: list[CpuKernel], counts: range) -> None:
+    for kernel, count in zip(kernels, counts, strict=True):
+        values, out = np.linspace(-1, 1, count, dtype=np.float32), np.zeros(count, np.float32)
+        kernel(values, out)
+        assert np.array_equal(out, np.maximum(values, 0))
+
+
+def test_code_is_made_beside_what_asks_for_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever needs code takes no thread for granted: it makes what nobody has begun."""
+    monkeypatch.setattr(kernel_module, "GENERAL", False)  # a text for each size
+    forget()
+    check_kernels(kernels_in_a_row(range(40, 52)), range(40, 52))
+    monkeypatch.setattr(jit, "later", lambda job: None)
+    check_kernels(kernels_in_a_row(range(52, 58)), range(52, 58))
+    assert len(objects(cache)) == 18
+    later.finish()
+
+
+def test_code_that_nobody_holds_is_not_made(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Callable[[], object]] = []
+    monkeypatch.setattr(jit, "later", jobs.append)
+    source = "define void @entry(ptr %env) nounwind {\nentry:\n  ret void\n}\n"
+    code = compile_ir(source, ("entry",), host())
+    del code
+    for job in jobs:
+        job()
+    jit.release()
+    assert len(jobs) == 1 and objects(cache) == []
+
+
+def test_threads_that_want_the_same_code_get_it(cache: Path) -> None:
+    forget()
+    kernel = compile(program(61), threads=1, wait=False)
+    workers = [threading.Thread(target=check_kernels, args=([kernel], range(61, 62))) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(objects(cache)) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_makes_the_code_that_its_parent_had_begun(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_module, "GENERAL", False)
+    for turn in range(8):
+        counts = range(70 + 8 * turn, 78 + 8 * turn)
+        forget()
+        kernels = kernels_in_a_row(counts)
+        child = os.fork()
+        if not child:
+            status = 1
+            with contextlib.suppress(BaseException):
+                check_kernels(kernels, counts)
+                check_kernels(kernels_in_a_row(range(30, 33)), range(30, 33))
+                status = 0
+            os._exit(status)
+        check_kernels(kernels, counts)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 INTERRUPTED = """

@@ -47,11 +47,11 @@ class Cpu:
 
     def compile(self, program: Program, *, threads: int | None = None, merge: bool = True) -> CpuKernel:
         """The program as native code."""
-        return compile(program, threads=threads, merge=merge)
+        return compile(program, threads=threads, merge=merge, wait=False)
 
     def compile_constant(self, program: Program, constant: Collection[str], *, threads: int | None = None) -> CpuKernel:
         """The program as native code that reads constant tensors in an order of its own: see `CpuKernel.arranged`."""
-        return compile(program, threads=threads, constant=constant)
+        return compile(program, threads=threads, constant=constant, wait=False)
 
     def mover(self, source: np.ndarray[Any, Any], out: np.ndarray[Any, Any], threads: int) -> Move | None:
         """What copies arrays of these layouts among the calls of kernels; None where there is no code for it."""

@@ -9,7 +9,6 @@ Source: own.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Sequence
 from math import prod
@@ -72,7 +71,7 @@ class Firsts:
         while lanes > 1 and lanes // 2 >= count:
             lanes //= 2
         code = _code(x.dtype.str[1:], lanes, -(-count // lanes), self.descending, self.places, target)
-        bound = Bound(code.function("entry", None, ctypes.c_void_p), _BYTES, 0, [_AT["x"], _AT["out"]])
+        bound = Bound(code, _BYTES, 0, [_AT["x"], _AT["out"]])
         rows = prod(x.shape[:-1])
         threads = self.threads if x.nbytes >= PARALLEL_BYTES else 1
         tasks = min(rows, 4 * threads) if threads > 1 else 1

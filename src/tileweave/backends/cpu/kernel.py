@@ -97,7 +97,6 @@ class CpuKernel:
     ) -> None:
         """What differs between kernels of one program for several sizes; working memory begins at ``end``."""
         self._variant = variant
-        self._entry, self._entry_objects = variant.entry, variant.entry_objects
         self._table = table
         self._sizes = _words(len(table))
         self._shared_at = end
@@ -105,7 +104,8 @@ class CpuKernel:
         self._thread_bytes = rounded(thread_bytes)
         self._block_bytes = self._thread_at + self._thread_bytes * self.threads
         self._idle: list[Block] = []
-        self.__dict__.pop("run_on", None)  # of the kernel that this one is made from
+        for known in ("run_on", "_entry", "_entry_objects"):
+            self.__dict__.pop(known, None)  # of the kernel that this one is made from
         self._directs: list[Any] = []
         _LIVE.add(self)
 
@@ -118,6 +118,10 @@ class CpuKernel:
             self._program = replace(old, axes=tuple(axes))
         return self._program
 
+    def wait(self) -> None:
+        """Return when the code is there, or raise what LLVM says against it."""
+        _ = self._variant.code.addresses
+
     @property
     def source(self) -> str:
         """The code as LLVM reads it."""
@@ -127,6 +131,16 @@ class CpuKernel:
     def from_cache(self) -> bool:
         """Whether the object was read from disk."""
         return self._variant.code.from_cache
+
+    @functools.cached_property
+    def _entry(self) -> Any:
+        """The function on addresses, which waits until the code is there."""
+        return self._variant.code.function("entry", None, ctypes.c_void_p)
+
+    @functools.cached_property
+    def _entry_objects(self) -> Any:
+        """The function on array objects."""
+        return self._variant.code.function("entry_objects", ctypes.c_int64, ctypes.c_void_p)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -231,7 +245,7 @@ class CpuKernel:
         addresses = self._check(tuple(arrays))
         first = min([*self._scratch.values(), self._shared_at])
         positions = [self._head.size + 8 * self.program.position(spec.name) for spec in self._specs]
-        bound = Bound(self._entry, first, self._block_bytes - first, positions)
+        bound = Bound(self._variant.code, first, self._block_bytes - first, positions)
         threads = pool(self.threads)
 
         def place(memory: int) -> None:
@@ -272,7 +286,7 @@ class CpuKernel:
         if self._block_bytes > _SMALL_BLOCK:
             return None
         names = self._begin(), self._objects_at, len(self._specs)
-        made = direct_call(self._entry_objects, "entry_objects", *names, wanted, kept=self._tables)
+        made = direct_call(self._variant.code, "entry_objects", *names, wanted, kept=self._tables)
         if made is None:
             return None
         self._directs.append(made[1])
@@ -335,16 +349,8 @@ class CpuKernel:
             raise self._error(problem, "scratch that fits in memory, or fewer threads") from None
         threads = pool(self.threads)
         memory = block.address
-        self._head.pack_into(
-            block.memory,
-            0,
-            threads.address,
-            threads.run,
-            memory + self._shared_at,
-            self.threads,
-            memory + self._thread_at,
-            self._thread_bytes,
-        )
+        env = (threads.address, threads.run, memory + self._shared_at, self.threads, memory + self._thread_at)
+        self._head.pack_into(block.memory, 0, *env, self._thread_bytes)
         self._sizes.pack_into(block.memory, self._sizes_at, *self._table)
         self._point(block, [0] * len(self._specs))
         return block
@@ -472,6 +478,7 @@ def compile(
     settings: Settings = DEFAULT,
     tune: bool = False,
     constant: Collection[str] = (),
+    wait: bool = True,
 ) -> CpuKernel:
     """The program as native code that computes what `tileweave.teir.interpret` computes, sums up to their order.
 
@@ -489,6 +496,7 @@ def compile(
         tune: whether good settings are found by timing, and remembered, as `tileweave.backends.cpu.tune` does; they
             stand in for ``settings``.
         constant: tensors whose arrays never change: the kernel runs on what its `arranged` makes of them.
+        wait: whether the code is there when this returns; else the first call waits for it, and raises what LLVM says.
 
     Raises:
         VerifyError: the program is not well formed.
@@ -524,6 +532,8 @@ def compile(
     _check_settings(settings)
     how = _How(program, threads, target, merge, settings)
     kernel = _made(how, constant, cache=cache)
+    if wait:
+        kernel.wait()
     if cache:
         with _LOCK:
             _KERNELS[key] = kernel
@@ -553,11 +563,7 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
     given: dict[str, Any] = {"general": GENERAL, "merge": how.merge, "constant": constant}
     nest = emit_program(form, how.target, how.threads, how.settings, **given)
     code = compile_ir(nest.source, ("entry", "entry_objects"), how.target, disk=cache)
-    entries = (
-        code.function("entry", None, ctypes.c_void_p),
-        code.function("entry_objects", ctypes.c_int64, ctypes.c_void_p),
-    )
-    variant = Variant(code, *entries, Table(nest.sizes) if nest.sizes and family else None)
+    variant = Variant(code, Table(nest.sizes) if nest.sizes and family else None)
     kernel = CpuKernel(form, nest, variant, family, how)
     if family is not None and nest.sizes is not None:
         family.add(next(form.operations()), variant, kernel)

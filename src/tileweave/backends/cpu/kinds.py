@@ -38,14 +38,10 @@ class Variant:
 
     Args:
         code: machine code.
-        entry: its function on addresses, as ctypes calls it.
-        entry_objects: its function on array objects.
         table: what the code reads, for the sizes that it serves; None where its sizes are constants.
     """
 
     code: Code
-    entry: Any
-    entry_objects: Any
     table: Table | None
 
 

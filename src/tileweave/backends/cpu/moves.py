@@ -8,7 +8,6 @@ Source: own.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -88,7 +87,7 @@ class Move:
             raise BackendError("Move(..)", f"{source.dtype}{source.shape} is not copied by rows to {out.shape}")
         dims = _dims(source, out)
         code = _code(out.itemsize, host())
-        bound = Bound(code.function("entry", None, ctypes.c_void_p), _BYTES, 0, (_SOURCE, _OUT))
+        bound = Bound(code, _BYTES, 0, (_SOURCE, _OUT))
         outer = [(1, 0, 0)] * (RANK - len(dims)) + dims[:-1]
         rows = int(np.prod([n for n, _, _ in outer]))
         threads = self.threads if out.nbytes >= PARALLEL_BYTES else 1

@@ -8,7 +8,6 @@ Source: own.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Sequence
 from math import prod
@@ -79,7 +78,7 @@ class Take:
         row = x.itemsize * prod(x.shape[self.axis + 1 :])
         width = row if row in (1, 2, 4, 8) else 0
         bound = Bound(
-            _code(width, places.itemsize, host()).function("entry", None, ctypes.c_void_p),
+            _code(width, places.itemsize, host()),
             _BYTES,
             0,
             [_AT[name] for name in ("x", "places", "out")],

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tileweave.backends.calls import NOWHERE, Apart, CallRow, Point, PythonRow, Wanted
+from tileweave.backends.cpu.target.jit import Code
 from tileweave.backends.cpu.target.native import code
 from tileweave.backends.host import LINE_BYTES, OBJECT_DATA, Block, address_of, interface_address, span
 
@@ -69,14 +70,14 @@ def _takes_objects() -> bool:
 
 
 def direct_call(
-    function: Any, name: str, block: Block, objects_at: int, count: int, wanted: Sequence[Wanted], kept: object
+    kernel: Code, name: str, block: Block, objects_at: int, count: int, wanted: Sequence[Wanted], kept: object
 ) -> tuple[Callable[..., int], Any] | None:
     """A builtin that runs a kernel on array objects, in an environment of its own, without Python between.
 
     Where it is running already, or what is written shares bytes with another array, nothing is run and it says 0.
 
     Args:
-        function: the kernel as ctypes calls it, which keeps the code.
+        kernel: its code.
         name: of its function on array objects.
         block: the environment, which the builtin keeps.
         objects_at: where the environment names the objects, in bytes.
@@ -90,25 +91,25 @@ def direct_call(
     """
     if not _takes_objects():
         return None
-    words = (0, count, block.address + objects_at, block.address, function.code.addresses[name], *_python())
+    words = (0, count, block.address + objects_at, block.address, kernel.addresses[name], *_python())
     looked, extents = _looked(wanted)
     looks = _words([id(np.ndarray), len(wanted), ctypes.addressof(looked)])
     head = _words([*words, ctypes.addressof(looks) if wanted else 0])
-    return _builtin("direct", head, (function, code(), block, looks, looked, extents, kept)), head
+    return _builtin("direct", head, (kernel, code(), block, looks, looked, extents, kept)), head
 
 
 class Bound:
     """A kernel with its environment.
 
     Args:
-        entry: the kernel as ctypes calls it, which keeps the code.
+        code: the kernel, its function ``entry``; it is there when the first row of calls is made.
         env_bytes: of the environment.
         work_bytes: of the working memory that it needs.
         positions: where the environment names each operand, in bytes.
     """
 
-    def __init__(self, entry: Any, env_bytes: int, work_bytes: int, positions: Sequence[int]) -> None:
-        self.entry = entry
+    def __init__(self, code: Code, env_bytes: int, work_bytes: int, positions: Sequence[int]) -> None:
+        self.code = code
         self.work_bytes = work_bytes
         self.env = ctypes.create_string_buffer(env_bytes + 64)
         self._shift = -ctypes.addressof(self.env) % 64
@@ -247,7 +248,7 @@ class NativeRow:
         apart: Apart,
         kept: object,
     ) -> None:
-        rows = _words([word for bound, at in calls for word in (bound.entry.code.addresses["entry"], at)])
+        rows = _words([word for bound, at in calls for word in (bound.code.addresses["entry"], at)])
         pointed = _words([word for point, at in points for word in (point.number, point.offset_bytes, at)])
         looked, extents = _looked(wanted)
         numbers = [about.number for about in wanted] + [point.number for point, _ in points]

@@ -2,6 +2,10 @@
 
 An object is found by the hash of all that shaped it: the text of the module, the processor, the versions of llvmlite
 and of this package.
+
+LLVM makes machine code beside what the caller does next: threads take the modules that were read, in their order, and
+whoever wants an address waits, or makes the code itself where no thread has begun. A thread makes one native call per
+module, since Python lets it go on between two calls only when it has let another thread compute for 5 ms.
 """
 
 from __future__ import annotations
@@ -14,30 +18,77 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tileweave.backends import cache
+from tileweave.backends.cpu.target.later import THREADS, later
 from tileweave.backends.cpu.target.target import Target
 from tileweave.errors import BackendError
 from tileweave.version import __version__
 
 _LOCK = threading.RLock()
 _READY = False
+_MAKING = threading.Semaphore(THREADS)
+"""Held by each thread while LLVM makes code without `_LOCK`; a process forks when nobody holds it."""
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+@dataclass
+class _Held:
+    """What LLVM holds for some code: the module that was read, then the engine. Closed where no interrupt lands."""
+
+    module: Any = None
+    machine: Any = None
+    engine: Any = None
+
+    def close(self) -> None:
+        """Free all of it."""
+        for one in (self.engine, self.module, self.machine):
+            if one is not None:
+                one.close()
+        self.engine = self.module = self.machine = None
+
+
 class Code:
-    """Machine code in memory, unmapped some time after nobody holds it: whoever may call it keeps it.
+    """Machine code, unmapped some time after nobody holds it: whoever may call it keeps it.
 
     Args:
         source: the text IR.
-        addresses: public function -> address.
-        from_cache: whether the object was read from disk.
+        names: the public functions.
+        target: the processor.
+        file: where the object is kept; None: nowhere.
     """
 
-    source: str
-    addresses: dict[str, int]
-    from_cache: bool
+    def __init__(self, source: str, names: tuple[str, ...], target: Target, file: Path | None) -> None:
+        self.source = source
+        self._names, self._target, self._file = names, target, file
+        self._turn = threading.Lock()  # of the thread that makes it
+        self._addresses: dict[str, int] = {}
+        self._object = cache.read(file) if file is not None else None
+        self._from_cache = self._object is not None
+        self._held = _Held()
+        # nothing is unmapped when the process ends: a thread may be in the code when Python lets go of it
+        weakref.finalize(self, _DROPPED.append, self._held).atexit = False
+        if self._object is None:
+            _read(self._held, source, target)
+            _PENDING.add(self)
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        """Public function -> address; waits for the code.
+
+        Raises:
+            BackendError: LLVM fails; ``source`` and ``log`` keep the evidence.
+        """
+        if not self._addresses:
+            _uninterrupted(self._finish)
+        return self._addresses
+
+    @property
+    def from_cache(self) -> bool:
+        """Whether the object was read from disk."""
+        return bool(self.addresses) and self._from_cache
 
     def function(self, name: str, result: Any, *arguments: Any) -> Any:
         """A public function as ctypes calls it; while it lives or runs, the code is there."""
@@ -45,12 +96,44 @@ class Code:
         made.code = self
         return made
 
+    def make(self) -> bytes:
+        """The object, which LLVM makes where that has not been done."""
+        with self._turn:
+            if self._object is None:
+                self._object = _assemble(self._held, self.source, self._target)
+            return self._object
+
+    def abandon(self) -> None:
+        """Forget that a thread may be making it: in a process that has none of its parent's threads."""
+        self._turn = threading.Lock()
+
+    def _finish(self) -> None:
+        data = self.make()
+        with self._turn, _LOCK:
+            if self._addresses:
+                return
+            about = self._names, self._target, self.source
+            if self._from_cache:
+                with contextlib.suppress(RuntimeError, BackendError):
+                    self._addresses = _link(self._held, data, *about)
+            if not self._addresses:
+                if self._from_cache:
+                    self._from_cache, data = False, _assemble(self._held, self.source, self._target)
+                self._addresses = _link(self._held, data, *about)
+                if self._file is not None:
+                    cache.write(self._file, data)
+            self._object = b""  # linked
+            _PENDING.discard(self)
+
 
 _KEPT: weakref.WeakValueDictionary[str, Code] = weakref.WeakValueDictionary()
 """Code that somebody holds, by the hash of all that shaped it: kernels of other sizes share it."""
 
-_DROPPED: list[Any] = []
-"""Engines whose code nobody holds. LLVM's clean-up must not be interrupted, so they wait for `release`."""
+_PENDING: weakref.WeakSet[Code] = weakref.WeakSet()
+"""Code that is being made, or waits for it."""
+
+_DROPPED: list[_Held] = []
+"""What LLVM holds for code that nobody holds. Its clean-up must not be interrupted, so they wait for `release`."""
 
 
 def release() -> None:
@@ -65,7 +148,7 @@ def _unmap() -> None:
 
 
 def compile_ir(source: str, names: tuple[str, ...], target: Target, *, disk: bool = True) -> Code:
-    """Machine code of a module.
+    """Machine code of a module, which LLVM makes in other threads: what asks for its addresses waits.
 
     Args:
         source: the module as text.
@@ -85,24 +168,21 @@ def _compiled(source: str, names: tuple[str, ...], target: Target, digest: str) 
     with _LOCK:
         _initialise()
         _unmap()
-        if not digest:
-            return _link(_assemble(source, target), names, target, source, from_cache=False)
-        code = _KEPT.get(digest)
+        code = _KEPT.get(digest) if digest else None
         if code is None:
-            code = _KEPT[digest] = _stored(source, names, target, digest)
+            file = cache.cache_directory() / "cpu" / digest[:2] / f"{digest[2:]}.o" if digest else None
+            code = Code(source, names, target, file)
+            if digest:
+                _KEPT[digest] = code
+            if code in _PENDING:
+                later(partial(_make, weakref.ref(code)))
         return code
 
 
-def _stored(source: str, names: tuple[str, ...], target: Target, digest: str) -> Code:
-    """Machine code by way of the object cache on disk."""
-    file = cache.cache_directory() / "cpu" / digest[:2] / f"{digest[2:]}.o"
-    stored = cache.read(file)
-    if stored is not None:
-        with contextlib.suppress(RuntimeError, BackendError):
-            return _link(stored, names, target, source, from_cache=True)
-    data = _assemble(source, target)
-    cache.write(file, data)
-    return _link(data, names, target, source, from_cache=False)
+def _make(code: weakref.ref[Code]) -> None:
+    wanted = code()
+    if wanted is not None:
+        wanted.make()
 
 
 Made = TypeVar("Made")
@@ -153,26 +233,52 @@ def _machine(target: Target) -> Any:
     )
 
 
-def _assemble(source: str, target: Target) -> bytes:
+def _read(held: _Held, source: str, target: Target) -> None:
+    """Read a module, in a context of its own: such modules may become code at the same time."""
     import llvmlite.binding as llvm
 
     try:
-        module = llvm.parse_assembly(source)
-        module.verify()
-        data: bytes = _machine(target).emit_object(module)
+        held.module = llvm.parse_assembly(source, llvm.create_context())
+        held.module.verify()
+        held.machine = _machine(target)
     except RuntimeError as error:
-        raise BackendError(
-            "compile_ir(source)",
-            f"LLVM refuses the generated module: {' '.join(str(error).split())[:300]}",
-            facts={"source": source, "log": str(error)},
-        ) from None
-    return data
+        raise _refused(source, error) from None
 
 
-def _link(data: bytes, names: tuple[str, ...], target: Target, source: str, *, from_cache: bool) -> Code:
+def _assemble(held: _Held, source: str, target: Target) -> bytes:
+    """The object of a module, which is read anew where it is none; the module is gone then."""
+    from llvmlite.binding import ffi
+
+    emit = ffi.lib.LLVMPY_TargetMachineEmitToMemory
+    with _MAKING:
+        try:
+            if held.module is None:
+                _read(held, source, target)
+            with ffi.OutputString() as problem:
+                # without the lock of llvmlite, which lets one thread of the process into LLVM at a time
+                made = getattr(emit, "_cfn", emit)(held.machine, held.module, 1, problem)
+                if not made:
+                    raise _refused(source, problem)
+            start, size = ffi.lib.LLVMPY_GetBufferStart(made), ffi.lib.LLVMPY_GetBufferSize(made)
+            data: bytes = ctypes.string_at(start, size)
+            ffi.lib.LLVMPY_DisposeMemoryBuffer(made)
+            return data
+        finally:
+            held.close()
+
+
+def _refused(source: str, why: object) -> BackendError:
+    return BackendError(
+        "compile_ir(source)",
+        f"LLVM refuses the generated module: {' '.join(str(why).split())[:300]}",
+        facts={"source": source, "log": str(why)},
+    )
+
+
+def _link(held: _Held, data: bytes, names: tuple[str, ...], target: Target, source: str) -> dict[str, int]:
     import llvmlite.binding as llvm
 
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(target))
+    engine = held.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(target))
     engine.add_object_file(llvm.ObjectFileRef.from_data(data))
     engine.finalize_object()
     addresses = {name: engine.get_function_address(name) for name in names}
@@ -182,10 +288,7 @@ def _link(data: bytes, names: tuple[str, ...], target: Target, source: str, *, f
             f"the object lacks {', '.join(name for name, address in addresses.items() if not address)}",
             facts={"source": source, "log": ""},
         )
-    code = Code(source, addresses, from_cache)
-    # nothing is unmapped when the process ends: a thread may be in the code when Python lets go of it
-    weakref.finalize(code, _DROPPED.append, engine).atexit = False
-    return code
+    return addresses
 
 
 def _digest(source: str, target: Target) -> str:
@@ -196,5 +299,24 @@ def _digest(source: str, target: Target) -> str:
     return hashlib.sha256("\0".join(about).encode()).hexdigest()
 
 
+def _before_fork() -> None:
+    _LOCK.acquire()
+    for _ in range(THREADS):
+        _MAKING.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    _MAKING.release(THREADS)
+    _LOCK.release()
+
+
+def _after_fork_in_child() -> None:
+    global _MAKING
+    _MAKING = threading.Semaphore(THREADS)
+    for code in list(_PENDING):  # a thread that is gone may have been about to make it
+        code.abandon()
+    _LOCK.release()
+
+
 if hasattr(os, "register_at_fork"):  # a child that begins inside a compilation could never compile
-    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

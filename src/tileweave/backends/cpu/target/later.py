@@ -1,7 +1,7 @@
-"""Work for a thread of its own, behind what the caller does: code that is faster than what serves meanwhile.
+"""Work for threads of their own, beside what the caller does: code that it needs soon, or faster code.
 
-One job at a time, in the order in which they were asked for. A process that ends does not wait for those that have
-not begun, and a forked child has none of its parent's.
+Jobs begin in the order in which they were asked for, as many at once as there are processors. A process that ends does
+not wait for those that have not begun, and a forked child has none of its parent's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 from tileweave.errors import TileweaveError
 
+THREADS = min(8, os.cpu_count() or 1)
+"""Jobs at once; each may make code of its own, which takes some 10 MB meanwhile."""
 _LOCK = threading.Lock()
 _JOBS: deque[Callable[[], object]] = deque()
 _THREADS: list[threading.Thread] = []
@@ -23,7 +25,7 @@ def later(job: Callable[[], object]) -> None:
     """Have a job done; what it raises as an error of this package is lost with it."""
     with _LOCK:
         _JOBS.append(job)
-        if not _THREADS:
+        if len(_THREADS) < THREADS:
             with contextlib.suppress(RuntimeError):  # the process ends, or may have no more threads
                 thread = threading.Thread(target=_work, name="tileweave-later")
                 thread.start()
@@ -45,7 +47,7 @@ def _work() -> None:
         with _LOCK:
             if not _JOBS or not threading.main_thread().is_alive():
                 _JOBS.clear()
-                _THREADS.clear()
+                _THREADS.remove(threading.current_thread())
                 return
             job = _JOBS.popleft()
         with contextlib.suppress(TileweaveError):
