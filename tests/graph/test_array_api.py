@@ -22,7 +22,7 @@ ONE = [
 ]  # fmt: skip
 TWO = [
     "add", "copysign", "divide", "equal", "floor_divide", "greater", "greater_equal", "hypot", "less", "less_equal",
-    "logaddexp", "maximum", "minimum", "multiply", "not_equal", "remainder", "subtract",
+    "logaddexp", "maximum", "minimum", "multiply", "nextafter", "not_equal", "remainder", "subtract",
 ]  # fmt: skip
 FINITE = ("acosh", "conj", "real")
 SHIFTS = ("left_shift", "right_shift")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 from arrays import same, values
 
 from tileweave import graph as tw
@@ -61,6 +62,9 @@ def fused(tensor):
     return rewrite(tw.Graph.of(tensor), OPTIMIZATIONS).graph.sinks[0].tensor
 
 
+SCIPYS = (
+    "erfc", "erfcx", "erfinv", "ndtri", "log_ndtr", "lgamma", "digamma", "i0", "i0e", "i1", "i1e", "j0", "j1",
+)  # fmt: skip
 INTEGERS, SHIFTS = RNG.integers(-50, 50, (3, 4)), RNG.integers(0, 5, (3, 4))
 SMALL = np.tanh(X) * 0.9
 ON_ALL = (
@@ -82,6 +86,16 @@ MORE: dict[str, Row] = {
     **{name: numpys(name, SMALL, bad=("text",)) for name in ON_SMALL},
     **{name: numpys(name, INTEGERS, SHIFTS, bad=(X, X)) for name in ON_BITS},
     **{name: numpys(name, X, Y, bad=(X, np.ones(5))) for name in ON_PAIRS},
+    "nextafter": numpys("nextafter", X, Y, bad=(X, np.ones(5))),
+    **{name: numpys(name, INTEGERS, SHIFTS, bad=(X, X)) for name in ("gcd", "lcm")},
+    **{
+        name: Row(
+            lambda name=name: getattr(tw, name)(SMALL),
+            lambda name=name: getattr(scipy.special, "gammaln" if name == "lgamma" else name)(SMALL),
+            lambda name=name: getattr(tw, name)("text"),
+        )
+        for name in SCIPYS
+    },
     "arccosh": numpys("arccosh", np.abs(Y) + 1, bad=("text",)),
     "invert": numpys("invert", INTEGERS, bad=(X,)),
     "any": Row(lambda: tw.any(X > 0, 1), lambda: (X > 0).any(1), lambda: tw.any(X, 2)),
@@ -103,6 +117,14 @@ MORE: dict[str, Row] = {
     ),
     "cumsum": Row(lambda: tw.cumsum(X, 1), lambda: X.cumsum(1), lambda: tw.cumsum(X, 2)),
     "cumprod": Row(lambda: tw.cumprod(X, 1), lambda: X.cumprod(1), lambda: tw.cumprod(X, 2)),
+    **{
+        name: Row(
+            lambda name=name: getattr(tw, name)(X, 1),
+            lambda ufunc=ufunc: ufunc.accumulate(X, 1),
+            lambda name=name: getattr(tw, name)(X, 2),
+        )
+        for name, ufunc in (("cummax", np.maximum), ("cummin", np.minimum), ("logcumsumexp", np.logaddexp))
+    },
     "sort": Row(lambda: tw.sort(X, 1), lambda: np.sort(X, 1), lambda: tw.sort(X, 2)),
     "reshape": Row(lambda: tw.reshape(X, (2, 6)), lambda: X.reshape(2, 6), lambda: tw.reshape(X, 5)),
 }
@@ -225,10 +247,11 @@ WITHOUT_GRADIENT = {
     **dict.fromkeys(
         ("isnan", "isinf", "isfinite", "signbit", "logical_not", "any", "all", *ON_PAIRS[:3]), "a truth value"
     ),
-    **dict.fromkeys((*ON_BITS, "invert", "saturate"), "an integer"),
+    **dict.fromkeys((*ON_BITS, "gcd", "lcm", "invert", "saturate"), "an integer"),
     **dict.fromkeys(
         ("rows", "conv_chain", "product_chain", "attention"), "made when a graph is planned, behind every gradient"
     ),
+    **dict.fromkeys(("digamma", "log_ndtr", "i1", "i1e", "j1"), "rarely asked for"),
     **dict.fromkeys(("arange", "uniform", "normal", "random_integers"), "depends on no tensor"),
 }
 

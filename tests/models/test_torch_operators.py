@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 import tileweave as tw
 from tileweave.errors import GraphError
@@ -32,12 +33,17 @@ RANDOM = {
 }  # fmt: skip
 """Operators whose values are drawn, or are whatever memory held."""
 USUAL = [
-    "add", "addmm", "amax", "argmax", "argsort", "as_strided", "atan2", "baddbmm", "cat", "cdist", "clamp",
-    "cumprod", "cumsum", "diagonal", "diff", "einsum", "expand", "fill", "flip", "gather", "histc", "index_add",
+    "add", "addmm", "amax", "argmax", "argsort", "as_strided", "atan2", "baddbmm", "bucketize", "cat", "cdist", "clamp",
+    "copysign",
+    "cummax", "cummin",
+    "cumprod", "cumsum", "diagonal", "diff", "digamma", "einsum", "erfc", "erfinv", "expand", "fill", "fmax",
+    "flip", "gather", "histc", "index_add",
     "index_copy", "index_fill",
-    "hypot", "index_put", "index_select", "kthvalue", "lerp",
-    "linalg.vector_norm", "logsumexp", "masked_fill", "masked_scatter", "max",
-    "median",
+    "gcd", "hypot", "i0", "index_reduce", "index_put", "index_select", "kthvalue", "lcm", "lerp", "lgamma",
+    "linalg.vector_norm", "logcumsumexp", "logsumexp", "masked_fill", "masked_scatter", "max",
+    "median", "nanmedian", "nextafter",
+    "nn.functional.adaptive_max_pool1d", "nn.functional.adaptive_max_pool2d",
+    "nn.functional.bilinear", "nn.functional.embedding", "nn.functional.embedding_bag", "nn.functional.pdist",
     "nn.functional.adaptive_avg_pool1d", "nn.functional.adaptive_avg_pool2d", "nn.functional.adaptive_avg_pool3d",
     "nn.functional.avg_pool1d", "nn.functional.avg_pool2d",
     "nn.functional.avg_pool3d", "nn.functional.batch_norm", "nn.functional.conv1d", "nn.functional.conv3d",
@@ -49,7 +55,8 @@ USUAL = [
     "nn.functional.pad", "nn.functional.pairwise_distance", "nn.functional.pixel_shuffle", "nn.functional.prelu",
     "nn.functional.rms_norm", "nn.functional.scaled_dot_product_attention", "nn.functional.selu",
     "nn.functional.smooth_l1_loss", "nn.functional.softplus", "nn.functional.unfold", "nn.functional.upsample_bilinear",
-    "norm", "pow", "prod", "repeat_interleave", "roll", "scatter", "scatter_add", "scatter_reduce", "select_scatter",
+    "norm", "pow", "prod", "put", "repeat_interleave", "roll", "scatter", "scatter_add", "scatter_reduce",
+    "searchsorted", "select_scatter",
     "slice_scatter", "softmax", "sort", "std", "take_along_dim", "tensor_split", "topk", "tril", "unbind", "unflatten",
     "unfold", "var", "var_mean", "where", "xlogy",
 ]  # fmt: skip
@@ -71,9 +78,12 @@ class Use(torch.nn.Module):  # type: ignore[misc, name-defined]
         return self.operator(*args, **kwargs)
 
 
-def uses(info: Any, most: int) -> Iterator[tuple[Use, tuple[Any, ...], list[Any]]]:
+DTYPES = (torch.float32, torch.int64, torch.bool)
+
+
+def uses(info: Any, most: int, dtypes: tuple[Any, ...] = DTYPES) -> Iterator[tuple[Use, tuple[Any, ...], list[Any]]]:
     """Samples of an operator, evenly from PyTorch's, with its results."""
-    dtype = next((t for t in (torch.float32, torch.int64, torch.bool) if t in info.dtypes), None)
+    dtype = next((t for t in dtypes if t in info.dtypes), None)
     if dtype is None:
         return
     torch.manual_seed(0)
@@ -88,21 +98,27 @@ def uses(info: Any, most: int) -> Iterator[tuple[Use, tuple[Any, ...], list[Any]
             yield use, tensors, wanted
 
 
-def agree(info: Any, most: int) -> int:
+def array(tensor: Any) -> Any:
+    """A tensor as an array on its memory."""
+    return tensor.view(torch.int16).numpy().view(bfloat16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+
+def agree(info: Any, most: int, dtypes: tuple[Any, ...] = DTYPES, tolerance: float = 2e-5) -> int:
     """How many samples were converted; each of them is compared."""
     converted = 0
-    for use, tensors, wanted in uses(info, most):
+    for use, tensors, wanted in uses(info, most, dtypes):
         try:
             model = tw.from_torch(use, tensors)
         except GraphError as error:
             assert error.legal, error
             continue
-        got = list(model(*(t.numpy() for t in tensors)).values())
+        got = list(model(*map(array, tensors)).values())
         assert len(got) == len(wanted)
         for ours, theirs in zip(got, wanted, strict=True):
             value = theirs.float().numpy() if theirs.dtype == torch.bfloat16 else theirs.numpy()
-            assert ours.shape == value.shape
-            np.testing.assert_allclose(ours.astype(value.dtype), value, rtol=2e-4, atol=2e-5, equal_nan=True)
+            assert ours.shape == value.shape and ours.dtype == array(theirs).dtype
+            ours, rtol = ours.astype(value.dtype), 10 * tolerance
+            np.testing.assert_allclose(ours, value, rtol=rtol, atol=tolerance, equal_nan=True)
         converted += 1
     return converted
 
@@ -114,6 +130,82 @@ def named(name: str) -> list[Any]:
 @pytest.mark.parametrize("name", USUAL)
 def test_operators_of_models_are_converted_and_right(name: str) -> None:
     assert any(agree(info, 2) for info in named(name))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("name", [
+    "clamp", "cummax", "index_reduce", "nn.functional.adaptive_max_pool2d", "nn.functional.hardtanh",
+    "nn.functional.max_pool2d", "nn.functional.max_pool1d", "put", "scatter_reduce",
+])  # fmt: skip
+def test_results_have_the_types_of_pytorch(name: str, dtype: Any) -> None:
+    for info in named(name):
+        assert agree(info, 3, (dtype,), 4e-3) or dtype not in info.dtypes
+
+
+def test_means_of_integers_are_integers() -> None:
+    (info,) = named("nn.functional.avg_pool2d")
+    assert agree(info, 5, (torch.int64,))
+
+
+@pytest.mark.parametrize("sizes", [(5, 5), (13, 7), (2, 19)])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("corners", [True, False])
+def test_images_that_shrink_are_smoothed(sizes: tuple[int, int], mode: str, corners: bool) -> None:
+    class Smooth(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.interpolate(x, sizes, mode=mode, align_corners=corners, antialias=True)
+
+    x = torch.randn(2, 3, 11, 9, generator=torch.Generator().manual_seed(1))
+    (got,) = tw.from_torch(Smooth(), (x,))(x.numpy()).values()
+    np.testing.assert_allclose(got, Smooth()(x).numpy(), rtol=2e-4, atol=2e-5)
+
+
+_ATEN = torch.ops.aten
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gradients_of_convolutions(transposed: bool) -> None:
+    class Back(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, dy: Any, x: Any, w: Any) -> Any:
+            mask, extra = [True, True, True], [1, 0] if transposed else [0, 0]
+            sizes = [6 if not transposed else 4]
+            return _ATEN.convolution_backward(dy, x, w, sizes, [2, 1], [1, 1], [1, 1], transposed, extra, 2, mask)
+
+    draw = torch.Generator().manual_seed(2)
+    x, w = (
+        torch.randn(2, 4, 9, 8, generator=draw),
+        torch.randn(*((4, 2) if transposed else (6, 2)), 3, 3, generator=draw),
+    )
+    bias, extra = None, [1, 0] if transposed else [0, 0]
+    y = _ATEN.convolution(x, w, bias, [2, 1], [1, 1], [1, 1], transposed, extra, 2)
+    dy = torch.randn(y.shape, generator=draw)
+    same(Back(), dy, x, w)
+
+
+@pytest.mark.parametrize("kind", ["average", "adaptive", "max"])
+def test_gradients_of_pools(kind: str) -> None:
+    class Back(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, dy: Any, x: Any) -> Any:
+            if kind == "average":
+                return _ATEN.avg_pool2d_backward(dy, x, [3, 3], [2, 2], [1, 1], True, False, None)
+            if kind == "adaptive":
+                return _ATEN._adaptive_avg_pool2d_backward(dy, x)
+            places = _ATEN.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])[1]
+            return _ATEN.max_pool2d_with_indices_backward(dy, x, [3, 3], [2, 2], [1, 1], [1, 1], False, places)
+
+    draw = torch.Generator().manual_seed(3)
+    x = torch.randn(2, 4, 9, 7, generator=draw)
+    dy = torch.randn(2, 4, 5, 4, generator=draw)
+    same(Back(), dy, x)
+
+
+def same(module: Any, *tensors: Any) -> None:
+    """Holds a module's results against PyTorch's."""
+    wanted = _pytree.tree_leaves(module(*tensors))
+    got = list(tw.from_torch(module, tensors)(*(t.numpy() for t in tensors)).values())
+    assert len(got) == len(wanted)
+    for ours, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), rtol=2e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import numpy as np
 from tileweave import graph as g
 from tileweave.graph import Tensor
 
+Array = np.ndarray[Any, Any]
 Pads = Sequence[tuple[int, int]]
 """What is added before and after each dimension."""
 
@@ -52,32 +53,45 @@ def max_places(
         kernel, strides, dilations, padding: per spatial dimension.
         columns_first: whether the first spatial dimension is counted fastest.
     """
-    spatial, rank = x.shape[2:], len(kernel)
-    counts = [
-        (n + low + high - d * (k - 1) - 1) // s + 1
-        for n, (low, high), k, s, d in zip(spatial, padding, kernel, strides, dilations, strict=True)
-    ]
+    lines = []
+    for n, (low, high), size, step, gap in zip(x.shape[2:], padding, kernel, strides, dilations, strict=True):
+        count = (n + low + high - gap * (size - 1) - 1) // step + 1
+        lines.append((np.arange(size) * gap)[:, None] + np.arange(count) * step - low)
+    return greatest(x, lines, columns_first)[1]
+
+
+def greatest(x: Tensor, lines: Sequence[Array], columns_first: bool = False) -> tuple[Tensor, Tensor]:
+    """The greatest element of each window, and where it lies among those of its channel.
+
+    Args:
+        x: [batch, channels, spatial..].
+        lines: per spatial dimension the places of each window, [points, windows]; those outside are in no window.
+        columns_first: whether the first spatial dimension is counted fastest.
+    """
+    spatial, rank = x.shape[2:], len(lines)
+    kernel, counts = [line.shape[0] for line in lines], [line.shape[1] for line in lines]
     flat = np.zeros((*kernel, *counts), np.int64)
     inside: Any = np.ones(flat.shape, bool)
-    for k in range(rank):
-        at = (np.arange(kernel[k]) * dilations[k])[:, None] + np.arange(counts[k]) * strides[k] - padding[k][0]
-        line = at.reshape([n if j in (k, rank + k) else 1 for j, n in enumerate(flat.shape)])
+    for k, each in enumerate(lines):
+        line = each.reshape([n if j in (k, rank + k) else 1 for j, n in enumerate(flat.shape)])
         inside &= (line >= 0) & (line < spatial[k])
         flat = flat * spatial[k] + np.clip(line, 0, spatial[k] - 1)
     points = prod(kernel)
     table: Any = flat.reshape(points, -1)
     inside = inside.reshape(points, -1)
+    own = np.take_along_axis(table, inside.argmax(0)[None], 0)  # a window's first element stands for those outside
+    table = np.where(inside, table, own)
     rows = g.reshape(x, (*x.shape[:2], prod(spatial)))
     seen = g.take(rows, table, 2)
-    least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    seen = g.where(g.as_tensor(inside), seen, g.full((), least, x.dtype))
     best = g.cast(g.argmax(seen, 2), np.int64)
+    values = g.squeeze(g.take_along_axis(seen, g.unsqueeze(best, 2), 2), 2)
     if columns_first:
         order: Any = np.arange(prod(spatial)).reshape(spatial[::-1]).T.reshape(-1)
         table = order[table]
     spread = np.broadcast_to(table, (*x.shape[:2], *table.shape)).copy()
-    picked = g.take_along_axis(g.as_tensor(spread), g.unsqueeze(best, 2), 2)
-    return g.reshape(g.squeeze(picked, 2), (*x.shape[:2], *counts))
+    picked = g.squeeze(g.take_along_axis(g.as_tensor(spread), g.unsqueeze(best, 2), 2), 2)
+    shape = (*x.shape[:2], *counts)
+    return g.reshape(values, shape), g.reshape(picked, shape)
 
 
 def window_means(

@@ -46,8 +46,9 @@ OWN = {
         "cos", "cosh", "divide", "equal", "exp", "expm1", "flip", "floor", "floor_divide", "greater", "greater_equal",
         "isfinite", "isinf", "isnan", "less", "less_equal", "log", "log10", "log1p", "log2", "logical_and",
         "logical_not", "logical_or", "logical_xor", "matmul", "max", "maximum", "mean", "min", "minimum", "moveaxis",
-        "multiply", "negative", "not_equal", "reciprocal", "remainder", "round", "sign", "signbit", "sin", "sinh",
-        "sqrt", "square", "stack", "subtract", "take", "take_along_axis", "tan", "tanh", "tile", "trunc", "where",
+        "multiply", "negative", "nextafter", "not_equal", "reciprocal", "remainder", "round", "sign", "signbit", "sin",
+        "sinh", "sqrt", "square", "stack", "subtract", "take", "take_along_axis", "tan", "tanh", "tile", "trunc",
+        "where",
     )
 }  # fmt: skip
 """The standard's name -> our function of the same arguments."""
@@ -55,7 +56,7 @@ _VALUES = "the shape of the result depends on values"
 DECLINED = {
     "nonzero": _VALUES, "unique_all": _VALUES, "unique_counts": _VALUES, "unique_inverse": _VALUES,
     "unique_values": _VALUES, "imag": "complex numbers are no elements",
-    "nextafter": "there is no operator on the bits of floats", "from_dlpack": "asarray takes whatever has __dlpack__",
+    "from_dlpack": "asarray takes whatever has __dlpack__",
     "linalg": "of the extension there is matmul, matrix_transpose, tensordot, vecdot", "fft": "there is no transform",
 }  # fmt: skip
 """What the standard has and a graph cannot say -> why."""

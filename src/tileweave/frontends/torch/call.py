@@ -93,6 +93,29 @@ def cast(x: Tensor, dtype: Any) -> Tensor:
     return x if x.dtype == np.dtype(dtype) else g.cast(x, dtype)
 
 
+def like_declared(where: str, made: Any, declared: Any) -> Any:
+    """A result as PyTorch declares it: of its element type; a result of another shape is none."""
+    if isinstance(made, (tuple, list)) and isinstance(declared, (tuple, list)):
+        return tuple(like_declared(where, *pair) for pair in zip(made, declared, strict=False))
+    if made is None or not hasattr(declared, "dtype"):
+        return made
+    shape, dtype = tuple(map(int, declared.shape)), dtype_of(declared.dtype)
+    if made.shape != shape:
+        problem = f"{dtype.name}{list(made.shape)} instead of {dtype.name}{list(shape)}"
+        raise GraphError(where, problem, legal="arguments for which both are the same")
+    return cast(tensor(made, where), dtype) if made.dtype != dtype else made
+
+
+def nothing_like(declared: Any) -> Any:
+    """Results without elements, where PyTorch declares nothing else; else None."""
+    if isinstance(declared, (tuple, list)):
+        made = tuple(map(nothing_like, declared))
+        return made if made and all(item is not None for item in made) else None
+    if not hasattr(declared, "dtype") or 0 not in declared.shape:
+        return None
+    return np.zeros(tuple(map(int, declared.shape)), dtype_of(declared.dtype))
+
+
 def dtype_of(kind: Any) -> np.dtype[Any]:
     """The NumPy type of a torch one."""
     return element_type("from_torch(module)", str(kind).removeprefix("torch."))
@@ -101,3 +124,8 @@ def dtype_of(kind: Any) -> np.dtype[Any]:
 def real(x: Tensor) -> Tensor:
     """Integers as float32, as PyTorch's functions of reals take them."""
     return g.cast(x, np.float32) if x.dtype.kind in "biu" else x
+
+
+def lifted(x: Tensor) -> Tensor:
+    """A tensor without dimensions as one of one element: PyTorch's functions along an axis take it so."""
+    return x if x.shape else g.reshape(x, (1,))

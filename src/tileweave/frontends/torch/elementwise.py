@@ -12,6 +12,7 @@ from tileweave.errors import GraphError
 from tileweave.frontends.torch.call import AtenCall, aten, cast, common, dtype_of, real
 from tileweave.frontends.values import Value
 from tileweave.graph import Tensor, array_api
+from tileweave.graph.ir.dtypes import is_floating
 
 
 def _unary(names: dict[str, str], convert: Callable[[Tensor], Tensor]) -> None:
@@ -26,7 +27,8 @@ def _unary(names: dict[str, str], convert: Callable[[Tensor], Tensor]) -> None:
 _unary(
     {"abs.default": "absolute", "prims.abs.default": "absolute",
      "neg.default": "negative", "prims.neg.default": "negative", "relu.default": "relu", "floor.default": "floor",
-     "ceil.default": "ceil", "round.default": "round", "sign.default": "sign", "logical_not.default": "logical_not",
+     "ceil.default": "ceil", "round.default": "round", "prims.round.default": "round",
+     "logical_not.default": "logical_not",
      "bitwise_not.default": "invert", "isnan.default": "isnan", "isinf.default": "isinf", "trunc.default": "trunc",
      "prims.signbit.default": "signbit"},
     lambda x: x,
@@ -37,9 +39,31 @@ _unary(
      "acos.default": "arccos", "asin.default": "arcsin", "atan.default": "arctan", "sinh.default": "sinh",
      "cosh.default": "cosh", "acosh.default": "arccosh", "asinh.default": "arcsinh", "atanh.default": "arctanh",
      "exp2.default": "exp2", "prims.exp2.default": "exp2", "expm1.default": "expm1", "log10.default": "log10",
-     "log1p.default": "log1p", "log2.default": "log2"},
+     "log1p.default": "log1p", "log2.default": "log2", "lgamma.default": "lgamma", "digamma.default": "digamma",
+     "erfc.default": "erfc", "erfinv.default": "erfinv", "special_erfcx.default": "erfcx",
+     "special_ndtri.default": "ndtri", "special_log_ndtr.default": "log_ndtr", "i0.default": "i0",
+     "special_i0e.default": "i0e", "special_i1.default": "i1", "special_i1e.default": "i1e",
+     "special_modified_bessel_i0.default": "i0", "special_modified_bessel_i1.default": "i1",
+     "special_bessel_j0.default": "j0", "special_bessel_j1.default": "j1", "prims.lgamma.default": "lgamma",
+     "prims.digamma.default": "digamma", "prims.erfc.default": "erfc", "prims.erf_inv.default": "erfinv",
+     "prims.erfcx.default": "erfcx", "prims.ndtri.default": "ndtri", "prims.bessel_i0.default": "i0",
+     "prims.bessel_i0e.default": "i0e", "prims.bessel_i1.default": "i1", "prims.bessel_i1e.default": "i1e",
+     "prims.bessel_j0.default": "j0", "prims.bessel_j1.default": "j1"},
     real,
 )  # fmt: skip
+
+
+@aten("sign.default")
+def sign(call: AtenCall) -> Tensor:
+    """-1, 0 or 1; of truth values, themselves."""
+    x = call.x()
+    return x if x.dtype.kind == "b" else g.sign(x)
+
+
+@aten("round.decimals")
+def rounded(call: AtenCall) -> Tensor:
+    """To so many decimals; of two nearest numbers the even one."""
+    return g.round(call.x(), int(call.get("decimals")))
 
 
 @aten("rsqrt.default", "reciprocal.default")
@@ -65,6 +89,8 @@ for _name, _function in {
     "bitwise_left_shift": "left_shift", "bitwise_right_shift": "right_shift", "remainder": "remainder", "fmod": "fmod",
 }.items():  # fmt: skip
     _binary((f"{_name}.Tensor", f"{_name}.Scalar"), _function)
+for _name in ("gcd", "lcm", "nextafter"):
+    _binary((f"{_name}.default", f"prims.{_name}.default"), _name)
 _binary(("__lshift__.Tensor", "__lshift__.Scalar"), "left_shift")
 _binary(("__rshift__.Tensor", "__rshift__.Scalar"), "right_shift")
 _binary(("maximum.default",), "maximum")
@@ -138,6 +164,29 @@ def elu(call: AtenCall) -> Tensor:
     low = g.multiply(g.expm1(g.multiply(x, g.full((), inner, x.dtype))), g.full((), alpha, x.dtype))
     made = g.where(g.greater(x, g.full((), 0, x.dtype)), x, low)
     return made if scale == 1 else g.multiply(made, g.full((), scale, x.dtype))
+
+
+@aten("prims.fmax.default", "prims.fmin.default", "fmax.default", "fmin.default")
+def extreme_number(call: AtenCall) -> Tensor:
+    """The greater or the less of two; a number beside NaN is it."""
+    x, y = common(call.x(), call.x(1))
+    made = (g.maximum if "fmax" in call.where else g.minimum)(x, y)
+    return g.where(g.isnan(x), y, g.where(g.isnan(y), x, made)) if is_floating(x.dtype) else made
+
+
+@aten("copysign.Tensor", "copysign.Scalar", "prims.copysign.default")
+def copysign(call: AtenCall) -> Tensor:
+    """The magnitude of one with the sign of another."""
+    x = real(call.x())
+    return array_api.copysign(*common(x, call.like(1, x)))
+
+
+@aten("angle.default")
+def argument(call: AtenCall) -> Tensor:
+    """The angle of a real number: pi below zero, else 0."""
+    x = real(call.x())
+    half = g.where(g.less(x, g.full((), 0, x.dtype)), g.full((), np.pi, x.dtype), g.full((), 0, x.dtype))
+    return g.where(g.isnan(x), x, half)
 
 
 @aten("prims.hypot.default")

@@ -9,9 +9,9 @@ import numpy as np
 from tileweave import graph as g
 from tileweave.errors import GraphError
 from tileweave.frontends.torch.call import AtenCall, aten
-from tileweave.frontends.windows import both, folded_columns, max_places, rounded_up, window_means
+from tileweave.frontends.windows import both, folded_columns, greatest, max_places, rounded_up, window_means
 from tileweave.graph import Tensor
-from tileweave.graph.nn.images import picked
+from tileweave.graph.nn.images import interpolated, picked
 
 
 def _rank(call: AtenCall) -> int:
@@ -90,15 +90,14 @@ def adaptive_pool(call: AtenCall) -> Tensor:
 
 @aten("adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
 def adaptive_max_pool(call: AtenCall) -> tuple[Tensor, Tensor]:
-    """The greatest of as many windows as asked, and its place; only windows that divide the extents."""
-    rank = _rank(call)
-    x, alone = _batched(call.x(), rank)
-    if any(n % count for n, count in zip(x.shape[2:], call.value(1), strict=True)):
-        raise GraphError(call.where, f"{call.value(1)} windows over {x.shape[2:]} elements", legal="divisors")
-    kernel = [n // count for n, count in zip(x.shape[2:], call.value(1), strict=True)]
-    ones, none = [1] * rank, [(0, 0)] * rank
-    values = g.max_pool(x, kernel, stride=kernel)
-    places = max_places(x, kernel, kernel, ones, none)
+    """The greatest of as many windows as asked, and its place; where they do not divide an extent, they overlap."""
+    x, alone = _batched(call.x(), _rank(call))
+    lines = []
+    for extent, count in zip(x.shape[2:], call.value(1), strict=True):
+        low, high = np.arange(count) * extent // count, -(-(np.arange(count) + 1) * extent // count)
+        line = low + np.arange(np.max(high - low))[:, None]
+        lines.append(np.where(line < high, line, -1))
+    values, places = greatest(x, lines)
     return (g.squeeze(values, 0), g.squeeze(places, 0)) if alone else (values, places)
 
 
@@ -146,13 +145,41 @@ def nearest(call: AtenCall) -> Tensor:
       "upsample_bicubic2d.vec")  # fmt: skip
 def between(call: AtenCall) -> Tensor:
     """Interpolated linearly or by cubics along each axis."""
-    x = call.x()
+    x = _real(call)
     size, factors = _sizes(call, x)
     corners = bool(call.get("align_corners"))
     return g.resize(
         x, size, "cubic" if "bicubic" in call.where else "linear", scales=None if corners else factors,
         coordinates="align_corners" if corners else "half_pixel",
     )  # fmt: skip
+
+
+@aten("_upsample_bilinear2d_aa.default", "_upsample_bilinear2d_aa.vec", "_upsample_bicubic2d_aa.default",
+      "_upsample_bicubic2d_aa.vec")  # fmt: skip
+def smoothed(call: AtenCall) -> Tensor:
+    """Interpolated linearly or by cubics along each axis; where it shrinks, over as many more elements."""
+    x = _real(call)
+    size, factors = _sizes(call, x)
+    for axis, out in enumerate(size, start=2):
+        extent = x.shape[axis]
+        if call.get("align_corners"):
+            step = (extent - 1) / (out - 1) if out > 1 else 0.0
+        else:
+            step = 1 / factors[axis - 2] if factors else extent / out
+        if extent != out or step != 1:
+            mode, at, shrink = (
+                "cubic" if "bicubic" in call.where else "linear",
+                (np.arange(out) + 0.5) * step - 0.5,
+                1 / max(step, 1),
+            )
+            x = interpolated(x, axis, at, mode, cubic=-0.5, inside=True, shrink=shrink)
+    return x
+
+
+def _real(call: AtenCall) -> Tensor:
+    if call.x().dtype.kind in "biu":
+        raise GraphError(call.where, f"{call.x().dtype.name} is interpolated in fixed point", legal="floats")
+    return call.x()
 
 
 @aten("col2im.default")

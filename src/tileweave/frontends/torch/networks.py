@@ -9,7 +9,7 @@ import numpy as np
 
 from tileweave import graph as g
 from tileweave.errors import GraphError
-from tileweave.frontends.torch.call import AtenCall, aten, cast, dtype_of, real
+from tileweave.frontends.torch.call import AtenCall, aten, cast, dtype_of, lifted, real
 from tileweave.frontends.values import tensor
 from tileweave.graph import Tensor
 
@@ -64,8 +64,13 @@ def product(call: AtenCall) -> Tensor:
 def vector_norm(call: AtenCall) -> Tensor:
     """The p-norm over some axes; p may be 0 or infinite."""
     kind, p = call.get("dtype"), call.get("ord")
-    x = g.absolute(call.x() if kind is None else cast(call.x(), dtype_of(kind)))
-    axes, keep = _axes(call, x), bool(call.get("keepdim"))
+    x = call.x() if kind is None else cast(call.x(), dtype_of(kind))
+    return norm_of(x, p, _axes(call, x), bool(call.get("keepdim")))
+
+
+def norm_of(x: Tensor, p: float, axes: Any, keep: bool = False) -> Tensor:
+    """The p-norm over some axes; p may be 0 or infinite."""
+    x = g.absolute(x)
     if np.isinf(p):
         return (g.max if p > 0 else g.min)(x, axes, keepdims=keep)
     if p == 0:
@@ -80,45 +85,27 @@ def vector_norm(call: AtenCall) -> Tensor:
 @aten("_cdist_forward.default")
 def distances(call: AtenCall) -> Tensor:
     """The p-norms of the differences of all pairs of rows."""
-    x, y, p = call.x(), call.x(1), call.get("p")
-    apart = g.absolute(g.subtract(g.unsqueeze(x, len(x.shape) - 1), g.unsqueeze(y, len(y.shape) - 2)))
-    if np.isinf(p):
-        return g.max(apart, -1)
-    if p == 0:
-        return g.sum(g.cast(g.not_equal(apart, g.full((), 0, x.dtype)), x.dtype), -1)
-    if p in (1, 2):
-        return g.sum(apart, -1) if p == 1 else g.sqrt(g.sum(g.multiply(apart, apart), -1))
-    return g.power(g.sum(g.power(apart, g.full((), p, x.dtype)), -1), g.full((), 1 / p, x.dtype))
+    x, y = call.x(), call.x(1)
+    return norm_of(g.subtract(g.unsqueeze(x, len(x.shape) - 1), g.unsqueeze(y, len(y.shape) - 2)), call.get("p"), -1)
 
 
-@aten("sort.default", "sort.stable")
-def sort(call: AtenCall) -> tuple[Tensor, Tensor]:
-    """The elements of an axis in order, and their places; equal ones stay as they are."""
-    x, axis, down = call.x(), call.get("dim"), bool(call.get("descending"))
-    if not x.shape:
-        return x, g.full((), 0, np.int64)
-    places = g.argsort(x, axis, descending=down)
-    return g.take_along_axis(x, places, axis), g.cast(places, np.int64)
+@aten("_pdist_forward.default")
+def distances_of_pairs(call: AtenCall) -> Tensor:
+    """The p-norms of the differences of each row and those behind it."""
+    x = call.x()
+    one, other = np.triu_indices(x.shape[0], 1)
+    return norm_of(g.subtract(g.take(x, one, 0), g.take(x, other, 0)), call.get("p"), -1)
 
 
-@aten("kthvalue.default", "median.dim", "median.default")
-def ranked(call: AtenCall) -> Any:
-    """The k-th smallest of an axis and where it is, or the lower median, which is NaN where an element is."""
-    x, whole = call.x(), call.where.endswith("median.default")
-    x, axis = (g.reshape(x, (prod(x.shape),)), 0) if whole else (x, call.get("dim"))
-    if not x.shape:
-        return x, g.full((), 0, np.int64)
-    count = g.sum(g.cast(g.equal(x, x), np.int64), axis, keepdims=True)  # NaN sorts last: it begins behind the others
-    if ".median." in call.where:
-        n = x.shape[axis]
-        rank = g.where(g.less(count, n), count, (n - 1) // 2)
-    else:
-        rank = g.full(count.shape, int(call.value(1)) - 1, np.int64)
-    place = g.take_along_axis(g.argsort(x, axis), rank, axis)
-    value = g.take_along_axis(x, place, axis)
-    if whole:
-        return g.reshape(value, ())
-    return tuple(t if call.get("keepdim") else g.squeeze(t, axis) for t in (value, g.cast(place, np.int64)))
+@aten("_trilinear.default")
+def trilinear(call: AtenCall) -> Tensor:
+    """The product of three tensors that have dimensions in common, summed over some of them."""
+    tensors = [call.x(n) for n in range(3)]
+    rank = len(tensors[0].shape) + len(call.get("expand1"))
+    letters = "abcdefghijklmnopqrstuvwxyz"[:rank]
+    own = ["".join(c for k, c in enumerate(letters) if k not in call.get(f"expand{n}")) for n in (1, 2, 3)]
+    out = "".join(c for k, c in enumerate(letters) if k not in [n % rank for n in call.get("sumdim")])
+    return g.einsum(f"{','.join(own)}->{out}", *tensors)
 
 
 @aten("var.correction", "var.dim")
@@ -146,32 +133,17 @@ def position(call: AtenCall) -> Tensor:
 @aten("max.dim", "min.dim")
 def extreme(call: AtenCall) -> tuple[Tensor, Tensor]:
     """The greatest or the least along an axis, and where it is."""
-    x, axis, keep = call.x(), call.get("dim") % max(len(call.x().shape), 1), bool(call.get("keepdim"))
+    x, axis, keep = lifted(call.x()), call.get("dim"), bool(call.get("keepdim")) and bool(call.x().shape)
     value, place = (g.max, g.argmax) if ".max." in call.where else (g.min, g.argmin)
     return value(x, axis, keepdims=keep), g.cast(place(x, axis, keepdims=keep), np.int64)
-
-
-@aten("cumsum.default", "cumprod.default")
-def running(call: AtenCall) -> Tensor:
-    """Running sums or products, of the type that is asked for; else of integers in 64 bits."""
-    x, kind = call.x(), call.get("dtype")
-    x = cast(x, dtype_of(kind)) if kind is not None else cast(x, np.int64) if x.dtype.kind in "biu" else x
-    function = g.cumsum if ".cumsum." in call.where else g.cumprod
-    return cast(function(x, call.value(1) % max(len(x.shape), 1)), x.dtype) if x.shape else x
-
-
-@aten("topk.default")
-def top_k(call: AtenCall) -> tuple[Tensor, Tensor]:
-    """The largest or smallest of an axis."""
-    values, places = g.top_k(call.x(), int(call.value(1)), call.get("dim"), largest=bool(call.get("largest")))
-    return values, g.cast(places, np.int64)
 
 
 @aten("_softmax.default", "softmax.int", "_log_softmax.default", "log_softmax.int")
 def softmax(call: AtenCall) -> Tensor:
     """Along an axis."""
     function = g.log_softmax if "log_softmax" in call.where else g.softmax
-    return function(real(call.x()), axis=call.value(1))
+    x = real(call.x())
+    return g.reshape(function(lifted(x), axis=call.value(1)), x.shape)
 
 
 @aten("mm.default", "bmm.default", "matmul.default")
@@ -195,23 +167,6 @@ def grouped(call: AtenCall) -> Tensor:
     if bias is not None:
         raise GraphError(call.where, "a bias", legal="none, as PyTorch itself has it")
     return made if kind is None else cast(made, dtype_of(kind))
-
-
-@aten("histc.default")
-def histogram(call: AtenCall) -> Tensor:
-    """How many elements each of so many equal parts of a range holds; the last part has its end."""
-    x, bins = g.reshape(real(call.x()), (-1,)), int(call.get("bins"))
-    low, high = g.full((), call.get("min"), x.dtype), g.full((), call.get("max"), x.dtype)
-    if call.get("min") == call.get("max") == 0:
-        low, high = g.min(x), g.max(x)
-    one = g.full((), 1, x.dtype)
-    flat = g.equal(low, high)
-    low, high = g.where(flat, g.subtract(low, one), low), g.where(flat, g.add(high, one), high)
-    inside = g.logical_and(g.less_equal(low, x), g.less_equal(x, high))
-    part = g.divide(g.multiply(g.subtract(x, low), g.full((), bins, x.dtype)), g.subtract(high, low))
-    place = g.cast(g.clip(g.floor(g.where(inside, part, g.full((), 0, x.dtype))), 0, bins - 1), np.int64)
-    held = g.logical_and(g.equal(g.unsqueeze(place, 1), np.arange(bins)), g.unsqueeze(inside, 1))
-    return cast(g.sum(g.cast(held, np.int64), 0), call.x().dtype)
 
 
 @aten("addmm.default")

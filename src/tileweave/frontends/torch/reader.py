@@ -10,6 +10,7 @@ import contextlib
 import difflib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,16 @@ import numpy as np
 from tileweave.errors import GraphError, TileweaveError
 from tileweave.frontends.model import Model
 from tileweave.frontends.symbolic import Dim, SymbolicModel, SymbolicType
-from tileweave.frontends.torch import elementwise, images, networks, shapes
-from tileweave.frontends.torch.call import OPERATORS, AtenCall
+from tileweave.frontends.torch import elementwise, gradients, images, networks, ordered, shapes
+from tileweave.frontends.torch.call import OPERATORS, AtenCall, like_declared, nothing_like
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import LEGAL, is_narrow, narrow_type
 from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 
-_CONVERTERS = (elementwise, images, networks, shapes)
-_WHOLE = ("scaled_dot_product_attention", "upsample", "_pad")
+_CONVERTERS = (elementwise, gradients, images, networks, ordered, shapes)
+_WHOLE = ("scaled_dot_product_attention", "upsample", "_pad", "bucketize")
 """Operators that PyTorch would write as many others, which here are one."""
 
 Array = np.ndarray[Any, Any]
@@ -105,7 +106,7 @@ def _exported(module: Any, example: Any) -> Model:
         with torch.no_grad(), warnings.catch_warnings(), _without_caches(module):
             warnings.simplefilter("ignore")
             exported = torch.export.export(module, arguments, named, strict=False)
-            exported = exported.run_decompositions(_decompositions())
+            exported = exported.run_decompositions(dict(_decompositions()))
     except Exception as error:
         reason = str(error).strip().splitlines()
         problem = f"torch.export refuses the module: {reason[0] if reason else type(error).__name__}"
@@ -115,6 +116,7 @@ def _exported(module: Any, example: Any) -> Model:
     return _model(type(module).__name__, exported)
 
 
+@lru_cache(maxsize=1)
 def _decompositions() -> Any:
     """How operators that have no counterpart here are written by others: PyTorch's own definitions."""
     import torch
@@ -192,6 +194,10 @@ def _call(node: Any, values: Mapping[str, Value]) -> Value:
         return values[node.args[0].name][node.args[1]]
     name = str(node.target)
     where = f"from_torch(..): {name}"
+    declared = node.meta.get("val")
+    empty = nothing_like(declared)
+    if empty is not None:
+        return empty
     if name not in OPERATORS:
         near = ", ".join(difflib.get_close_matches(name, OPERATORS, 3, 0.4)) or "none with such a name"
         raise GraphError(where, "there is no such operator here", legal=f"{len(OPERATORS)} others; closest: {near}")
@@ -199,7 +205,7 @@ def _call(node: Any, values: Mapping[str, Value]) -> Value:
     options = {key: _resolved(item, values) for key, item in node.kwargs.items()}
     call = AtenCall(where, node.target, arguments, options)
     try:
-        made = OPERATORS[name](call)
+        made = like_declared(where, OPERATORS[name](call), declared)
     except TileweaveError as error:
         if error.where == where:
             raise

@@ -9,9 +9,11 @@ import numpy as np
 
 from tileweave import graph as g
 from tileweave.errors import GraphError
-from tileweave.frontends.torch.call import AtenCall, aten, cast, common, dtype_of
+from tileweave.frontends.torch.call import AtenCall, aten, cast, common, dtype_of, lifted
+from tileweave.frontends.torch.networks import norm_of
 from tileweave.frontends.values import tensor
 from tileweave.graph import Tensor
+from tileweave.graph.ir.dtypes import bounds, is_floating
 
 
 @aten("full.default", "full_like.default", "zeros.default", "zeros_like.default", "ones.default", "ones_like.default",
@@ -189,18 +191,59 @@ def embedding(call: AtenCall) -> Tensor:
     return g.take(call.x(), call.x(1), 0)
 
 
+@aten("embedding_renorm.default")
+def embedding_renorm(call: AtenCall) -> Tensor:
+    """A table whose rows that are asked for have a norm of at most so much."""
+    x, most = call.x(), call.get("max_norm")
+    size = norm_of(x, call.get("norm_type"), -1, True)
+    factor = g.divide(g.full((), most, x.dtype), g.add(size, g.full((), 1e-7, x.dtype)))
+    asked = g.scatter(
+        g.full((x.shape[0],), False, np.bool_),
+        g.reshape(call.x(1), (-1,)),
+        g.full((prod(call.x(1).shape),), True, np.bool_),
+        0,
+    )
+    changed = g.logical_and(g.unsqueeze(asked, 1), g.greater(size, g.full((), most, x.dtype)))
+    return g.where(changed, g.multiply(x, factor), x)
+
+
+@aten("_embedding_bag.default", "_embedding_bag_forward_only.default")
+def embedding_bag(call: AtenCall) -> tuple[Tensor, None, None, None]:
+    """Sums, means or greatest elements of the rows of bags, which begin at offsets; other results are for gradients."""
+    table, at, starts, mode = call.x(), call.x(1), call.x(2), ("sum", "mean", "amax")[call.get("mode")]
+    if call.get("include_last_offset"):
+        starts = starts[:-1]
+    bags, pad = starts.shape[0], call.get("padding_idx")
+    rows = g.take(table, at, 0)
+    if call.get("per_sample_weights") is not None:
+        rows = g.multiply(rows, g.unsqueeze(tensor(call.get("per_sample_weights"), call.where), 1))
+    begun = g.less_equal(cast(starts, np.int64), np.arange(at.shape[0])[:, None])
+    bag = g.subtract(g.sum(g.cast(begun, np.int64), 1), g.full((), 1, np.int64))
+    if pad >= 0:  # rows that count nowhere go to a bag of their own
+        bag = g.where(g.equal(at, g.full((), pad, at.dtype)), g.full((), bags, np.int64), bag)
+    start = g.full((bags + 1, table.shape[1]), 0, table.dtype)
+    places = g.broadcast_to(g.unsqueeze(bag, 1), rows.shape)
+    return _joined(start, places, rows, 0, mode, False)[:bags], None, None, None
+
+
 @aten("index_select.default")
 def index_select(call: AtenCall) -> Tensor:
     """Places of an axis."""
-    return g.take(call.x(), call.x(2), call.value(1) % max(len(call.x().shape), 1))
+    x = lifted(call.x())
+    return (
+        g.reshape(g.take(x, call.x(2), call.value(1)), call.x().shape)
+        if x is not call.x()
+        else g.take(x, call.x(2), call.value(1))
+    )
 
 
 @aten("gather.default")
 def gather(call: AtenCall) -> Tensor:
     """An index per element of the result."""
-    x, axis, indices = call.x(), call.value(1) % max(len(call.x().shape), 1), call.x(2)
+    x, indices = lifted(call.x()), lifted(call.x(2))
+    axis = call.value(1) % len(x.shape)
     key = tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(indices.shape))
-    return g.take_along_axis(x[key], indices, axis)
+    return g.reshape(g.take_along_axis(x[key], indices, axis), call.x(2).shape)
 
 
 def _from_start(indices: Tensor, extent: int) -> Tensor:
@@ -265,33 +308,62 @@ def index_put(call: AtenCall) -> Tensor:
     return g.transpose(made, tuple(int(k) for k in np.argsort(order)))
 
 
-@aten("scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two")
+_JOINED = {"sum": "add", "prod": "mul", "mean": "add", "amax": "max", "amin": "min", "add": "add", "multiply": "mul"}
+"""How elements are joined with what is there: PyTorch's name -> ours."""
+
+
+@aten("scatter.src", "scatter.value", "scatter.reduce", "scatter.value_reduce", "scatter_add.default",
+      "scatter_reduce.two")  # fmt: skip
 def scatter(call: AtenCall) -> Tensor:
     """Elements at places along an axis replaced, or joined with what is there."""
-    x, axis, indices = call.x(), call.value(1) % max(len(call.x().shape), 1), call.x(2)
-    if not x.shape:
-        raise GraphError(call.where, "a tensor without dimensions", legal="one dimension or more")
-    value = cast(call.like(3, x), x.dtype)
+    x, indices = lifted(call.x()), lifted(call.x(2))
+    axis = call.value(1) % len(x.shape)
+    value = lifted(cast(call.like(3, x), x.dtype))
     key = tuple(slice(n) for n in indices.shape)
-    updates = value[key] if value.shape else g.broadcast_to(value, indices.shape)
-    if "scatter_reduce" not in call.where:
-        return _scattered(x, indices, updates, axis, "add" if "scatter_add" in call.where else None)
-    how, own = call.get("reduce"), bool(call.get("include_self"))
-    name = {"sum": "add", "prod": "mul", "mean": "add", "amax": "max", "amin": "min"}[how]
+    updates = value[key] if len(value.shape) == len(key) and call.x(3).shape else g.broadcast_to(value, indices.shape)
+    if "scatter_reduce" in call.where:
+        made = _joined(x, indices, updates, axis, call.get("reduce"), bool(call.get("include_self")))
+    else:
+        how = "add" if "scatter_add" in call.where else _JOINED[call.get("reduce")] if "reduce" in call.where else None
+        made = _scattered(x, indices, updates, axis, how)
+    return g.reshape(made, call.x().shape)
+
+
+@aten("index_reduce.default")
+def index_reduce(call: AtenCall) -> Tensor:
+    """Slices of an axis joined with what is there."""
+    x, updates = lifted(call.x()), lifted(cast(call.x(3), call.x().dtype))
+    axis = call.value(1) % len(x.shape)
+    line = [-1 if k == axis else 1 for k in range(len(x.shape))]
+    indices = g.broadcast_to(g.reshape(call.x(2), line), updates.shape)
+    made = _joined(x, indices, updates, axis, call.get("reduce"), bool(call.get("include_self")))
+    return g.reshape(made, call.x().shape)
+
+
+@aten("put.default")
+def put(call: AtenCall) -> Tensor:
+    """Elements at places in row-major order replaced, or added to."""
+    x, indices = call.x(), g.reshape(call.x(1), (-1,))
+    flat, updates = g.reshape(x, (-1,)), g.reshape(cast(call.x(2), x.dtype), (-1,))
+    return g.reshape(g.scatter(flat, indices, updates, 0, reduction="add" if call.get("accumulate") else None), x.shape)
+
+
+def _joined(x: Tensor, indices: Tensor, updates: Tensor, axis: int, how: str, own: bool) -> Tensor:
+    """Elements joined at places; ``own``: with what is there, else where nothing comes, that remains."""
+    name = _JOINED[how]
     ones = g.full(indices.shape, 1, np.int64)
     hits = _scattered(g.full(x.shape, int(own), np.int64), indices, ones, axis, "add")
     touched = g.greater(hits, g.full((), int(own), np.int64))
     start = x
     if not own:
-        limits = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
-        high, low = (np.inf, -np.inf) if x.dtype.kind == "f" else (limits.max, limits.min)
+        low, high = bounds(x.dtype)
         neutral = {"add": 0, "mul": 1, "max": low, "min": high}[name]
         start = g.where(touched, g.full((), neutral, x.dtype), x)
     made = _scattered(start, indices, updates, axis, name)
     if how != "mean":
         return made
     count = cast(g.maximum(hits, g.full((), 1, np.int64)), x.dtype)
-    mean = g.divide(made, count) if x.dtype.kind == "f" else g.floor_divide(made, count)
+    mean = g.divide(made, count) if is_floating(x.dtype) else g.floor_divide(made, count)
     return g.where(touched, mean, x)
 
 
@@ -354,11 +426,24 @@ def masked_scatter(call: AtenCall) -> Tensor:
 @aten("as_strided.default")
 def as_strided(call: AtenCall) -> Tensor:
     """Elements of a contiguous tensor by their distance."""
-    x, sizes, strides = call.x(), call.value(1), call.value(2)
+    x = call.x()
+    return g.take(g.reshape(x, (prod(x.shape),)), _strided(call, 1), 0)
+
+
+def _strided(call: AtenCall, first: int) -> Any:
+    """Places by sizes and strides, which are arguments from `first` on."""
     at: Any = np.full((), call.get("storage_offset") or 0, np.int64)
-    for n, stride in zip(sizes, strides, strict=True):
+    for n, stride in zip(call.value(first), call.value(first + 1), strict=True):
         at = at[..., None] + np.arange(n) * stride
-    return g.take(g.reshape(x, (prod(x.shape),)), at, 0)
+    return at
+
+
+@aten("as_strided_scatter.default", "prims.as_strided_scatter.default")
+def as_strided_scatter(call: AtenCall) -> Tensor:
+    """Elements of a contiguous tensor replaced by their distance."""
+    x, at = call.x(), _strided(call, 2).reshape(-1)
+    flat, updates = g.reshape(x, (-1,)), g.reshape(cast(call.x(1), x.dtype), (-1,))
+    return g.reshape(g.scatter(flat, at, updates, 0), x.shape)
 
 
 @aten("diagonal.default")

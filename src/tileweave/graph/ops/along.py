@@ -17,7 +17,7 @@ import numpy as np
 
 from tileweave.errors import GraphError
 from tileweave.graph.ir.assemble import pad
-from tileweave.graph.ir.dtypes import is_narrow
+from tileweave.graph.ir.dtypes import is_floating, is_narrow
 from tileweave.graph.ir.forms import Form, axis_form
 from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
 from tileweave.graph.ir.select import dimension, flip, full, slice_, squeeze, unsqueeze
@@ -129,6 +129,28 @@ def cumprod(
     return _running("cumprod", np.multiply, x, axis, exclusive, reverse, dtype)
 
 
+def _running_all(name: str, ufunc: np.ufunc, x: Any, axis: int | None, reverse: bool) -> Tensor:
+    return _running(name, ufunc, x, axis, False, reverse, None)
+
+
+@public()
+def cummax(x: Any, axis: int | None = None, *, reverse: bool = False) -> Tensor:
+    """The greatest of all elements up to each one along a dimension; NaN is greater than all; else as `cumsum`."""
+    return _running_all("cummax", np.maximum, x, axis, reverse)
+
+
+@public()
+def cummin(x: Any, axis: int | None = None, *, reverse: bool = False) -> Tensor:
+    """The least of all elements up to each one along a dimension; NaN is less than all; else as `cumsum`."""
+    return _running_all("cummin", np.minimum, x, axis, reverse)
+
+
+@public()
+def logcumsumexp(x: Any, axis: int | None = None, *, reverse: bool = False) -> Tensor:
+    """``log(cumsum(exp(x)))`` without overflow in between; else as `cumsum`."""
+    return _running_all("logcumsumexp", np.logaddexp, x, axis, reverse)
+
+
 def _cumsum_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
     return {"x": cumsum(dy, operation.parameter("axis"), reverse=True, dtype=dy.dtype)}
 
@@ -148,7 +170,38 @@ def _cumprod_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, 
     return {"x": choose(first, from_here(others), choose(equal(zeros, 0), before, 0.0))}
 
 
+def last_reached(x: Tensor, y: Tensor, axis: int) -> Tensor:
+    """The last place so far at which elements are what a running extreme of them is; of NaNs the last one."""
+    reached = FUNCTIONS["logical_or"](equal(x, y), FUNCTIONS["isnan"](x)) if is_floating(x.dtype) else equal(x, y)
+    count = [-1 if k == axis else 1 for k in range(len(x.shape))]
+    return cummax(choose(reached, np.arange(x.shape[axis]).reshape(count), 0), axis)
+
+
+def _cumextreme_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    x, axis = operation.input("x"), operation.parameter("axis")
+    zeros = FUNCTIONS["zeros"](x.shape, dy.dtype)
+    return {"x": FUNCTIONS["scatter"](zeros, last_reached(x, y, axis), dy, axis, reduction="add")}
+
+
+def _logcumsumexp_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    # exp(x) times the sum of dy exp(-y) from here on, of both signs apart, as logarithms
+    x, axis = operation.input("x"), operation.parameter("axis")
+
+    def of(part: Tensor) -> Tensor:
+        logs = FUNCTIONS["subtract"](FUNCTIONS["log"](FUNCTIONS["maximum"](part, 0.0)), y)
+        out: Tensor = FUNCTIONS["exp"](FUNCTIONS["add"](logcumsumexp(logs, axis, reverse=True), x))
+        return out
+
+    return {"x": FUNCTIONS["subtract"](of(dy), of(FUNCTIONS["negative"](dy)))}
+
+
 _AXIS = Form(("x",), {"axis": axis_form})
+for _name, _ufunc, _gradient in (
+    ("cummax", np.maximum, _cumextreme_gradient),
+    ("cummin", np.minimum, _cumextreme_gradient),
+    ("logcumsumexp", np.logaddexp, _logcumsumexp_gradient),
+):
+    register(Operator(_name, _running_block(_ufunc), _AXIS, _gradient, into=_running_into(_ufunc)))
 register(Operator("cumsum", _running_block(np.add), _AXIS, _cumsum_gradient, into=_running_into(np.add)))
 register(Operator("cumprod", _running_block(np.multiply), _AXIS, _cumprod_gradient, into=_running_into(np.multiply)))
 

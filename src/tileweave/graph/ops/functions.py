@@ -1,4 +1,4 @@
-"""Elementwise functions beyond arithmetic: rounding, logic, bits, trigonometry, and the error function.
+"""Elementwise functions beyond arithmetic: rounding, logic, bits, trigonometry, error and gamma functions.
 
 Source: own.
 """
@@ -6,6 +6,7 @@ Source: own.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from math import pi
 from typing import Any
@@ -29,6 +30,7 @@ from tileweave.graph.ops.elementwise import (
     minimum,
     multiply,
     negative,
+    sign,
     sqrt,
     subtract,
 )
@@ -61,6 +63,9 @@ bitwise_xor: Call = _of(np.bitwise_xor)
 invert: Call = _of(np.invert)
 left_shift: Call = _of(np.left_shift)
 right_shift: Call = _of(np.right_shift)
+gcd: Call = _of(np.gcd)
+lcm: Call = _of(np.lcm)
+nextafter: Call = _of(np.nextafter, lambda a, b, y, dy: [dy, None])
 
 
 @public(np.round)
@@ -151,3 +156,39 @@ def _erf_gradient(x: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]:
 
 
 elementwise_row("erf", lambda operation, inputs: {"out": erf_of(inputs["x"])}, 1, _erf_gradient, lowering="Erf")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# further functions of SciPy
+
+
+def _special(name: str, gradient: Any = None, scipys: str = "", numpys: Sequence[Any] = ()) -> Call:
+    """A function of `scipy.special`, computed in float64, in the type of x; integers become float64."""
+
+    def block(x: Array) -> Array:
+        import scipy.special  # type: ignore[import-untyped]
+
+        return np.asarray(getattr(scipy.special, scipys or name)(x.astype(np.float64)))
+
+    return elementwise_operator(name, block, types=np.exp, gradient=gradient, numpys=numpys)
+
+
+erfc: Call = _special(
+    "erfc", lambda x, y, dy: [multiply(dy, multiply(-2 / math.sqrt(pi), exp(negative(multiply(x, x)))))]
+)
+erfcx: Call = _special(
+    "erfcx", lambda x, y, dy: [multiply(dy, subtract(multiply(multiply(2.0, x), y), 2 / math.sqrt(pi)))]
+)
+erfinv: Call = _special("erfinv", lambda x, y, dy: [multiply(dy, multiply(math.sqrt(pi) / 2, exp(multiply(y, y))))])
+ndtri: Call = _special(
+    "ndtri", lambda x, y, dy: [multiply(dy, multiply(math.sqrt(2 * pi), exp(multiply(0.5, multiply(y, y)))))]
+)
+log_ndtr: Call = _special("log_ndtr")
+lgamma: Call = _special("lgamma", lambda x, y, dy: [multiply(dy, digamma(x))], "gammaln")
+digamma: Call = _special("digamma")
+i0: Call = _special("i0", lambda x, y, dy: [multiply(dy, i1(x))], numpys=(np.i0,))
+i0e: Call = _special("i0e", lambda x, y, dy: [multiply(dy, subtract(i1e(x), multiply(sign(x), y)))])
+i1: Call = _special("i1")
+i1e: Call = _special("i1e")
+j0: Call = _special("j0", lambda x, y, dy: [negative(multiply(dy, j1(x)))])
+j1: Call = _special("j1")
