@@ -50,6 +50,45 @@ def test_what_ran_is_freed_with_its_graph():
     assert held() is None
 
 
+def test_whatever_ran_is_freed_once_nobody_can_run_it_again():
+    for count in (1, 3):
+        held = []
+        for make in (
+            lambda x: tw.softmax(x * 2.0, -1),  # fused
+            tw.exp,
+            tw.transpose,  # a view, computed by nobody
+            lambda x: tw.source(x),
+            lambda x: [tw.exp(x), tw.sum(x * 3, 0)],
+            lambda x: [x + 1, tw.exp(x + 1)],  # one reads the other
+            lambda x: tw.top_k(x, 2),
+            lambda x: [tw.top_k(x, 2)[1]],
+            lambda x: g.Graph.of(x @ x, tw.relu(x @ x)),
+        ):
+            array = np.random.default_rng(0).standard_normal((16, 16))
+            target = make(tw.source(array))
+            want = tw.run(target, machines=count)
+            got = tw.run(target, machines=count)
+            np.testing.assert_equal(got, want)
+            held.append(weakref.ref(array))
+            del array, target
+        gc.collect()
+        assert [one() is None for one in held] == [True] * len(held)
+
+
+def test_a_tensor_is_planned_once_for_all_its_runs(monkeypatch):
+    x = tw.source(shape=(8, 8), dtype="float32", name="x")
+    y = tw.softmax(x + 1, -1)
+    whole, made = g.Graph.of(y), []
+    monkeypatch.setattr("tileweave.runtime.api.make_plan", lambda *a, **k: made.append(1) or planner.make_plan(*a, **k))
+    for k in range(3):
+        bound = {"x": np.full((8, 8), k, np.float32)}
+        for target in (y, [y], (y, y), whole):
+            got = tw.run(target, bind=bound)
+            for one in got if isinstance(target, (list, tuple)) else [got]:
+                np.testing.assert_allclose(one, np.full((8, 8), 1 / 8), rtol=1e-6)
+    assert len(made) == 4
+
+
 def test_a_plan_is_made_once_per_graph_and_machines():
     y = tw.exp(np.ones((8, 8)))
     first, second = tw.plan(y, machines=2), tw.plan(y, machines=2)

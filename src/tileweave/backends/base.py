@@ -391,6 +391,11 @@ def backend(name: str = "cpu") -> Backend:
     return found
 
 
+def registered() -> tuple[Backend, ...]:
+    """The backends from outside."""
+    return tuple(_REGISTERED.values())
+
+
 def backends() -> tuple[Backend, ...]:
     """All backends, in the order in which they are asked."""
     with _LOCK:

@@ -320,7 +320,7 @@ def available_threads() -> int:
     Raises:
         BackendError: the variable is set, and is no positive integer.
     """
-    wanted = os.environ.get(THREADS_VARIABLE, "").strip()
+    wanted = (os.environ.get(THREADS_VARIABLE) or "").strip() if _SET is None or _VARIABLE in _SET else ""
     if wanted:
         if not wanted.isdecimal() or int(wanted) < 1:
             problem = f"{THREADS_VARIABLE}={wanted!r} is no number of threads"
@@ -336,6 +336,9 @@ def available_threads() -> int:
     return count
 
 
+_VARIABLE = THREADS_VARIABLE.encode()
+_SET: dict[bytes, bytes] | None = getattr(os.environ, "_data", None) if os.name == "posix" else None
+"""What `os.environ` holds: to ask that itself for what is not there raises inside, and takes 0.6 us."""
 COUNTED_SECONDS = 0.01
 """How long a count of processors holds: asking the system takes as long as a small kernel."""
 _COUNTED = 0, 0.0

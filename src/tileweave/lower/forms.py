@@ -46,22 +46,25 @@ MANY_COMPILED = 8
 between two rows of kernels, in every run, which takes as long as several small kernels (bench/training.py, digits)."""
 
 
-_Descended = tuple[Graph | None, tuple[Places, ...], bool]
+_Descended = tuple[weakref.ref[Graph], tuple[Places, ...], bool]
 _DESCENT: weakref.WeakKeyDictionary[Graph, _Descended] = weakref.WeakKeyDictionary()
-"""Fused graph -> what it was made from, if another, where its nodes come from, whether few elements are compiled."""
+"""Fused graph -> what it was made from, where its nodes come from, whether few elements are compiled. What it was made
+from may keep it alive (`runtime.api`), so the reverse must not be."""
 
 
 def formed_like(graph: Graph, other: Graph, machines: Machines) -> tuple[Graph, Callable[..., Decision]] | None:
     """(the graph fused as another one was that differs in extents, what computes a shard of it); None where they differ
     in more, or where a group would not be computed as one."""
-    if other not in _DESCENT:
+    descent = _DESCENT.get(other)
+    first = descent and descent[0]()
+    if descent is None or first is None:
         return None
-    first, places, small = _DESCENT[other]
-    fused = alike(first or other, other, places, graph)
+    _, places, small = descent
+    fused = alike(first, other, places, graph)
     chosen = decider(machines, small)
     if fused is None or not all(op.operator not in GROUPS or chosen(op, "block").backend for op in fused.operations):
         return None
-    _DESCENT[fused] = None if fused is graph else graph, places, small
+    _DESCENT[fused] = weakref.ref(graph), places, small
     return fused, chosen
 
 
@@ -77,7 +80,7 @@ def fused_form(graph: Graph, machines: Machines, rules: tuple[Any, ...]) -> tupl
         few = len(made.operations) - len(others) < MANY_COMPILED
         if few or not any(decide(operation, "block", small=True).backend for operation in others):
             break
-    _DESCENT[made] = None if made is graph else graph, descent.places(made), small
+    _DESCENT[made] = weakref.ref(graph), descent.places(made), small
     return made, small
 
 

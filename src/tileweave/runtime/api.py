@@ -14,11 +14,11 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from tileweave.backends.base import backends
+from tileweave.backends.base import backends, registered
 from tileweave.backends.host import available_threads
 from tileweave.errors import GraphError, PlanError, RunError, StorageError
 from tileweave.graph import (
@@ -47,7 +47,7 @@ from tileweave.runtime.io import files as io
 from tileweave.runtime.io import zarrfile
 from tileweave.runtime.prepare import prepare
 from tileweave.runtime.run import run_plan, work_failed
-from tileweave.runtime.session import PLAIN, PlanningDone, current_session
+from tileweave.runtime.session import PLAIN, PlanningDone, Session, current_session
 
 __all__ = ["plan", "relu", "run", "sink", "source", "sources"]
 
@@ -324,6 +324,37 @@ _PLANS: weakref.WeakKeyDictionary[Graph, dict[tuple[Machines, bool, tuple[int, .
 """What was planned, for as long as its graph lives; a plan itself would keep the graph alive."""
 
 
+def _kept_plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike, settings: Session) -> Plan:
+    """`plan` of what is run, which is kept for as long as that lives."""
+    single = isinstance(target, (Tensor, Sink, Graph))
+    items: Any = (target,) if single else tuple(target) if isinstance(target, Sequence) else ()
+    where = machines if machines is None or type(machines) in (int, Machines) else make_machines(machines)
+    key = where, single, *map(id, items)
+    known = _TARGETS.get(key)
+    if known is not None and settings is PLAIN and known.backends == registered():
+        return known.plan
+    graph = _graph(target)
+    plain = all(isinstance(item, Sink) for point in graph.points for item in point.before) and len(graph.points) == 1
+    if settings is not PLAIN or not plain or all(isinstance(sink.tensor.producer, Source) for sink in graph.sinks):
+        return plan(target, machines)
+    made = replace(plan(Graph.beside(*graph.sinks), where), listed=not single)
+    gone = [weakref.ref(item, lambda _: _TARGETS.pop(key, None)) for item in items]
+    _TARGETS[key] = _Target(made, registered(), gone)
+    return made
+
+
+class _Target(NamedTuple):
+    """What was run, and the backends that were registered then; it goes with the first of what is computed."""
+
+    plan: Plan
+    backends: tuple[Any, ...]
+    gone: list[weakref.ref[Any]]
+
+
+_TARGETS: dict[Any, _Target] = {}
+"""By machines, whether one result is wanted, and the identities of what is computed, to which no plan refers."""
+
+
 def run(
     target: Plan | Bindable | Target | Sequence[Target] | Graph,
     *,
@@ -370,7 +401,7 @@ def run(
             target, bind = target.bound(bind or {})
         if isinstance(target, Plan) and machines is not None:
             raise PlanError("run(plan, machines)", "the plan has its machines already", legal="plan(target, machines)")
-        made = target if isinstance(target, Plan) else plan(target, machines)
+        made = target if isinstance(target, Plan) else _kept_plan(target, machines, settings)
     plain = (
         settings is PLAIN and runtime == "local" and address is None and listeners == () and not (progress or resume)
     )
