@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import sys
 import threading
 from collections import Counter
 from functools import partial
@@ -200,6 +201,29 @@ def test_arrays_that_differ_from_those_of_the_last_run_are_looked_at_anew(native
         tw.run(plan, bind={f"x{native}": a, f"y{native}": b}, threads=1, out=read_only)
     with pytest.raises(GraphError, match="no data"):
         tw.run(plan, bind={f"x{native}": a}, threads=1)
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_runs_leave_no_reference_to_what_was_bound(native: bool, monkeypatch) -> None:
+    if not native:
+        monkeypatch.setattr(cpu_calls, "_takes_objects", lambda: False)
+    x, y = (tw.source(name=f"{name}-{native}", shape=(40, 50), dtype="float32") for name in "xy")
+    plan, rng = tw.plan(x - y), np.random.default_rng(9)
+    a, b = (rng.standard_normal((40, 50)).astype(np.float32) for _ in range(2))
+    key, other = f"x-{native}", "-".join(["x", str(native)])
+    assert key == other and key is not other
+    turned = np.asfortranarray(a)
+    for bind in 3 * [{x: a, f"y-{native}": b}, {key: a, y: b}, {other: turned, y: b}, {y: b, key: a}]:
+        tw.run(plan, bind=bind, threads=1)
+        before = [sys.getrefcount(one) for one in (a, b, turned)]
+        for _ in range(9):
+            got = tw.run(plan, bind=bind, threads=1)
+            np.testing.assert_array_equal(got, a - b)
+            assert sys.getrefcount(got) == 2  # `got` and the argument
+        assert [sys.getrefcount(one) for one in (a, b, turned)] == before
+        for bad in ({**bind, "z": a}, dict(list(bind.items())[:1]), {y: b[:1], next(iter(bind)): a}):
+            with pytest.raises(GraphError):
+                tw.run(plan, bind=bad, threads=1)
 
 
 @pytest.mark.parametrize("native", [True, False])

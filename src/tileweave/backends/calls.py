@@ -182,6 +182,17 @@ class CallRow(Protocol):
     def again(self) -> Callable[..., int]:
         """Run on objects whose memory is looked at first; an `Outcome`."""
 
+    def keyed(self, keys: Sequence[object], new: Callable[[], Array]) -> Callable[[dict[Any, Any]], Array | None]:
+        """`run` on the objects that a dict has for keys, in their order, and a new array behind them.
+
+        Args:
+            keys: all that the dict may have.
+            new: makes the new array.
+
+        Returns:
+            A function that returns the new array; None where the outcome is another than `Outcome.DONE`.
+        """
+
 
 class PythonRow:
     """Calls in a row, made ready and run from Python.
@@ -214,6 +225,17 @@ class PythonRow:
             array = objects[point.number]
             self._point(point, array if point.view is None else point.view(array))
         return self._calls() or Outcome.DONE
+
+    def keyed(self, keys: Sequence[object], new: Callable[[], Array]) -> Callable[[dict[Any, Any]], Array | None]:
+        """As `CallRow`."""
+
+        def run(given: dict[Any, Any]) -> Array | None:
+            if len(given) != len(keys) or not all(key in given for key in keys):
+                return None
+            made = new()
+            return made if self.run(*(given[key] for key in keys), made) == Outcome.DONE else None
+
+        return run
 
     def again(self, *objects: Any) -> int:
         """As `CallRow`."""

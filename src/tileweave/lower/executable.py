@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from tileweave.backends.base import Arranged, FindsFirst, Moves, PythonCalls, Takes, backend
-from tileweave.backends.calls import AddsAlike, Apart, CallRow, Calls, PythonRow, Wanted
+from tileweave.backends.calls import AddsAlike, Apart, CallRow, Calls, Wanted
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source
 from tileweave.lower import homes
@@ -143,7 +143,8 @@ class Executable:
         self.apart = Apart(read, self._result_samples, len(self.bound), over)
         """Of the arrays that a run brings and the results."""
         self._first = self._begin()
-        self.quick = self._quick()
+        self.quick: tuple[object, Callable[[dict[Any, Any]], Array | None] | None] = None, None
+        """Keys, and `run` on a dict that has them for one new result, where that is all native."""
 
     # ---- running ------------------------------------------------------------------------------------------------
 
@@ -181,17 +182,10 @@ class Executable:
                 self._act_all(held)
         return results
 
-    def _quick(self) -> Callable[[Sequence[Array]], list[Array] | None] | None:
-        """`run` for one new result, where that is all native; None elsewhere."""
-        if self._actions or len(self._new) != 1 or isinstance(self._first, PythonRow):
-            return None
-        begin, (new,) = self._first.run, self._new
-
-        def run(given: Sequence[Array]) -> list[Array] | None:
-            result = new()
-            return None if begin(*given, result) else [result]
-
-        return run
+    def named(self, keys: Sequence[object]) -> None:
+        """Have `quick` take the arrays of a run by keys, which are in the order of `bound`."""
+        if not self._actions and len(self._new) == 1:
+            self.quick = keys, self._first.keyed(keys, self._new[0])
 
     def _act_all(self, held: Values) -> None:
         at = -1

@@ -397,7 +397,7 @@ def run(
     if type(target) is Plan and machines is None:  # of a small run, half the overhead is to ask all that is asked below
         made = target
     else:
-        if not isinstance(target, (Plan, Tensor)) and isinstance(target, Bindable):
+        if not isinstance(target, (Plan, Tensor, Graph, list, tuple)) and isinstance(target, Bindable):
             target, bind = target.bound(bind or {})
         if isinstance(target, Plan) and machines is not None:
             raise PlanError("run(plan, machines)", "the plan has its machines already", legal="plan(target, machines)")

@@ -201,17 +201,15 @@ class _Ready(NamedTuple):
 
     Args:
         plan: goes with what is kept about it.
-        names: the keys of ``bind``, tensors by their identity, in the order in which the executable takes the arrays.
+        keys: of ``bind``, in the order in which the executable takes the arrays.
         threads: that were asked for.
-        several: how many keys there are.
         given: the arrays of ``bind`` in that order.
         idle: as `Found`.
     """
 
     plan: weakref.ref[Plan]
-    names: list[str | int]
+    keys: list[Any]
     threads: int
-    several: int
     given: Callable[[Mapping[Any, Any]], Sequence[Any]]
     idle: list[Executable]
 
@@ -246,31 +244,40 @@ def ready(plan: Plan, prepared: Prepared, bind: Mapping[Any, Source], threads: i
     number = id(plan)
     gone = weakref.ref(plan, lambda _: _READY.pop(number, None))
     names = [key if isinstance(key, str) else id(key) for key in named]
-    others = [one for one in _READY.get(number, ()) if one.threads != threads or one.names != names]
-    made = _Ready(gone, names, threads, len(named), given, found.idle)
+    known = _READY.get(number, [])
+    like = (one.keys for one in known if names == [key if isinstance(key, str) else id(key) for key in one.keys])
+    made = _Ready(gone, next(like, named), threads, given, found.idle)
+    found.executable.named(made.keys)
+    others = [one for one in known if one.threads != threads or one.keys is not made.keys or one.idle is not made.idle]
     _READY[number] = [made, *others[: KEEP_PER_PLAN - 1]]
 
 
-def again(plan: Plan, bind: Mapping[Any, Any], threads: int, out: Sequence[Array | None] | None) -> list[Any] | None:
+def again(plan: Plan, bind: dict[Any, Any], threads: int, out: Sequence[Array | None] | None) -> list[Any] | None:
     """The results of a plan that has run, on arrays like those that it ran on; None, and nothing has run, elsewhere.
 
     Raises:
         WorkFailed: a step raised.
     """
-    for _, _, asked, count, order, idle in _READY.get(id(plan), ()):
-        if asked == threads and count == len(bind):
+    for _, keys, asked, order, idle in _READY.get(id(plan), ()):
+        if asked != threads or len(keys) != len(bind):
+            continue
+        try:
+            found = idle.pop()  # two runs at once never share one
+        except IndexError:
+            continue
+        named, quick = found.quick
+        if quick is not None and named is keys and out is None:
+            result = quick(bind)
+            results = None if result is None else [result]
+        else:
             try:
-                given, found = order(bind), idle.pop()  # two runs at once never share one
-            except LookupError:
-                continue
-            quick = found.quick
-            if out is None and quick is not None:
-                results = quick(given)
-            elif out is None or (type(out) in (list, tuple) and len(out) == len(plan.graph.sinks)):
-                results = found.run(given, out)
-            else:
-                results = None
-            idle.append(found)
+                given = order(bind)
+            except KeyError:
+                given = None
+            fits = out is None or (type(out) in (list, tuple) and len(out) == len(plan.graph.sinks))
+            results = found.run(given, out) if fits and given is not None else None
+        idle.append(found)
+        if results is not None:
             return results
     return None
 

@@ -46,18 +46,21 @@ def _method(name: str) -> _Method:
     return _Method(name.encode(), code().addresses[name], _FASTCALL, None)
 
 
+_RUNS = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_FromLong")
+_TAKES = ("Py_IncRef", "Py_DecRef", "PyDict_Size", "PyDict_GetItem", "PyObject_CallNoArgs")
+
+
 @functools.cache
-def _python() -> tuple[int, ...]:
+def _python(names: tuple[str, ...] = _RUNS) -> tuple[int, ...]:
     """The addresses of functions of this interpreter, which native code calls."""
-    names = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_FromLong")
     return tuple(ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in names)
 
 
-def _builtin(name: str, head: Any, kept: object) -> Callable[..., int]:
+def _builtin(name: str, head: Any, kept: object) -> Callable[..., Any]:
     """A function of this module's code as a builtin of Python, for a ctypes array; ``kept`` lives as long as it."""
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
-    made: Callable[..., int] = make(ctypes.addressof(_method(name)), head, kept)
+    made: Callable[..., Any] = make(ctypes.addressof(_method(name)), head, kept)
     return made
 
 
@@ -261,6 +264,13 @@ class NativeRow:
         self.head = _words([id(np.ndarray), *words, ctypes.addressof(spans[0]), 0, objects, *_python(), *last])
         self._kept = (tables, extents, calls, kept, code(), spans, faults)
         self.run, self.again = (_builtin(name, self.head, self._kept) for name in ("call", "again"))
+
+    def keyed(self, keys: Sequence[object], new: Callable[[], Array]) -> Callable[[dict[Any, Any]], Array | None]:
+        """As `tileweave.backends.calls.CallRow`: one native call that takes the objects out of a dict."""
+        rows = _words([*map(id, keys)])
+        words = ctypes.addressof(self.head), len(keys), ctypes.addressof(rows), id(new), id(None), *_python(_TAKES)
+        head = _words(words)
+        return _builtin("keyed", head, (self.head, self._kept, tuple(keys), rows, new))
 
 
 def _looked(wanted: Sequence[Wanted]) -> tuple[Any, Any]:

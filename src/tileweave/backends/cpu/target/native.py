@@ -17,17 +17,114 @@ _SOURCE = f"""
 ; %head: array type, wanted: count, rows, points: count, rows, calls: count, rows, spans, busy, arguments,
 ; PyEval_SaveThread, PyEval_RestoreThread, PyLong_FromLong, faults: count, rows
 define ptr @call(ptr %self, ptr %objects, i64 %count) nounwind {{
-  %result = call ptr @guarded(ptr %self, ptr %objects, i64 %count, i1 false)
+  %result = call ptr @told(ptr %self, ptr %objects, i64 %count, i1 false)
   ret ptr %result
 }}
 define ptr @again(ptr %self, ptr %objects, i64 %count) nounwind {{
-  %result = call ptr @guarded(ptr %self, ptr %objects, i64 %count, i1 true)
+  %result = call ptr @told(ptr %self, ptr %objects, i64 %count, i1 true)
   ret ptr %result
 }}
-define internal ptr @guarded(ptr %self, ptr %objects, i64 %count, i1 %asked) nounwind {{
+define internal ptr @told(ptr %self, ptr %objects, i64 %count, i1 %asked) nounwind {{
+  %head.at = getelementptr i8, ptr %self, i64 {OBJECT_DATA}
+  %head = load ptr, ptr %head.at
+  %said = call i64 @guarded(ptr %head, ptr %objects, i64 %count, i1 %asked)
+  %integer.at = getelementptr i64, ptr %head, i64 12
+  %integer = load ptr, ptr %integer.at
+  %result = call ptr %integer(i64 %said)
+  ret ptr %result
+}}
+
+; the objects of a dict and a new one, run; the new one, or None where that is no `Outcome` of DONE
+; %head: head of @call, keys: count, rows, what makes the new one, None, Py_IncRef, Py_DecRef, PyDict_Size,
+; PyDict_GetItem, PyObject_CallNoArgs
+define ptr @keyed(ptr %self, ptr %arguments, i64 %given) nounwind {{
 entry:
   %head.at = getelementptr i8, ptr %self, i64 {OBJECT_DATA}
   %head = load ptr, ptr %head.at
+  %row = load ptr, ptr %head
+  %count.at = getelementptr i64, ptr %head, i64 1
+  %count = load i64, ptr %count.at
+  %keys.at = getelementptr i64, ptr %head, i64 2
+  %keys = load ptr, ptr %keys.at
+  %none.at = getelementptr i64, ptr %head, i64 4
+  %none = load ptr, ptr %none.at
+  %keep.at = getelementptr i64, ptr %head, i64 5
+  %keep = load ptr, ptr %keep.at
+  %drop.at = getelementptr i64, ptr %head, i64 6
+  %drop = load ptr, ptr %drop.at
+  %get.at = getelementptr i64, ptr %head, i64 8
+  %get = load ptr, ptr %get.at
+  %all = add i64 %count, 1
+  %objects = alloca ptr, i64 %all
+  %new.place = getelementptr ptr, ptr %objects, i64 %count
+  %alone = icmp eq i64 %given, 1
+  br i1 %alone, label %measure, label %refuse
+measure:
+  %dict = load ptr, ptr %arguments
+  %size.at = getelementptr i64, ptr %head, i64 7
+  %size = load ptr, ptr %size.at
+  %held = call i64 %size(ptr %dict)
+  %complete = icmp eq i64 %held, %count
+  br i1 %complete, label %each, label %refuse
+each:
+  %k = phi i64 [ 0, %measure ], [ %k.next, %found ]
+  %more = icmp slt i64 %k, %count
+  br i1 %more, label %one, label %make
+one:
+  %key.at = getelementptr ptr, ptr %keys, i64 %k
+  %key = load ptr, ptr %key.at
+  %object = call ptr %get(ptr %dict, ptr %key)
+  %missing = icmp eq ptr %object, null
+  br i1 %missing, label %give, label %found
+found:
+  call void %keep(ptr %object)  ; another thread may change the dict while the kernels run
+  %object.at = getelementptr ptr, ptr %objects, i64 %k
+  store ptr %object, ptr %object.at
+  %k.next = add i64 %k, 1
+  br label %each
+make:
+  %make.at = getelementptr i64, ptr %head, i64 3
+  %maker = load ptr, ptr %make.at
+  %call.at = getelementptr i64, ptr %head, i64 9
+  %call = load ptr, ptr %call.at
+  %new = call ptr %call(ptr %maker)
+  store ptr %new, ptr %new.place
+  %raised = icmp eq ptr %new, null
+  br i1 %raised, label %give, label %work
+work:
+  %outcome = call i64 @guarded(ptr %row, ptr %objects, i64 %all, i1 false)
+  %done = icmp eq i64 %outcome, {Outcome.DONE}
+  br i1 %done, label %give, label %undo
+undo:
+  call void %drop(ptr %new)
+  br label %give
+give:
+  %taken = phi i64 [ %k, %one ], [ %count, %make ], [ %count, %work ], [ %count, %undo ]
+  %result = phi ptr [ %none, %one ], [ null, %make ], [ %new, %work ], [ %none, %undo ]
+  br label %drops
+drops:
+  %d = phi i64 [ 0, %give ], [ %d.next, %dropped ]
+  %d.more = icmp slt i64 %d, %taken
+  br i1 %d.more, label %dropped, label %answer
+dropped:
+  %drop.place = getelementptr ptr, ptr %objects, i64 %d
+  %drop.object = load ptr, ptr %drop.place
+  call void %drop(ptr %drop.object)
+  %d.next = add i64 %d, 1
+  br label %drops
+answer:
+  %is.none = icmp eq ptr %result, %none
+  br i1 %is.none, label %refuse, label %return
+return:
+  ret ptr %result
+refuse:
+  call void %keep(ptr %none)
+  ret ptr %none
+}}
+
+; whether the objects fit, and apart where that is asked, and then the calls; an `Outcome`
+define internal i64 @guarded(ptr %head, ptr %objects, i64 %count, i1 %asked) nounwind {{
+entry:
   %busy = getelementptr i64, ptr %head, i64 8
   %arguments.at = getelementptr i64, ptr %head, i64 9
   %arguments = load i64, ptr %arguments.at
@@ -66,10 +163,7 @@ give:
   br label %answer
 answer:
   %said = phi i64 [ {Outcome.MISFIT}, %entry ], [ {Outcome.MISFIT}, %take ], [ %became, %give ]
-  %integer.at = getelementptr i64, ptr %head, i64 12
-  %integer = load ptr, ptr %integer.at
-  %result = call ptr %integer(i64 %said)
-  ret ptr %result
+  ret i64 %said
 }}
 
 ; whether a call has noted a fault, which is taken back; an Outcome
@@ -374,4 +468,4 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 @functools.cache
 def code() -> Code:
     """The text, compiled once."""
-    return compile_ir(_SOURCE + _DIRECT, ("run", "call", "again", "direct", "faulted"), host())
+    return compile_ir(_SOURCE + _DIRECT, ("run", "call", "again", "keyed", "direct", "faulted"), host())
