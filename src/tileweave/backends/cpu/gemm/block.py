@@ -171,37 +171,42 @@ class BlockWriter:
         """Whether the number of rows is a constant: the last, partial row panel then has a tile of its own."""
         return known(self.cut.rows.total)
 
-    def tile_sizes(self) -> dict[tuple[bool, bool], tuple[int, int]]:
-        """Rows and vectors of tiles by whether the row panel and the column panel are the last, partial ones.
+    def tile_sizes(self) -> dict[tuple[bool, bool], tuple[int, int, bool]]:
+        """Rows and vectors of tiles by whether the row panel and the column panel are the last, partial ones; and
+        whether the last vector is half of one.
 
-        Where sizes are no constants, a tile of half as many vectors serves all last columns that fit in it.
+        Where sizes are no constants, and panels are many, a tile of half as many vectors serves all last columns that
+        fit in it.
         """
         c = self.cut
         columns, groups = c.columns, c.columns.groups
         rest_rows = c.rows.total % c.rows.width if self.known_rows else 0
-        rest_columns = -(-(columns.total % columns.width) // columns.lanes)
-        if not known(columns.total):
-            narrow = groups // 2 if groups in (2, 4) else index(rest_columns)
-            rest_columns = narrow if columns.total % columns.width != 0 else 0
+        rest = columns.total % columns.width
+        size = 0, False
+        if rest != 0 and c.last:
+            size = (-(-c.last // 2), c.last % 2 > 0) if c.last < 2 * groups else size
+        elif rest != 0:
+            every = known(columns.total) or groups not in (2, 4)
+            size = index(-(-rest // columns.lanes)) % groups if every else groups // 2, False
         return {
-            (bool(last_row), bool(last_column)): (last_row or c.rows.width, last_column or groups)
+            (bool(last_row), bool(last_column[0])): (last_row or c.rows.width, last_column[0] or groups, last_column[1])
             for last_row in {0, rest_rows}
-            for last_column in {0, rest_columns % groups}
+            for last_column in {(0, False), size}
         }
 
-    def tile_name(self, size: tuple[int, int]) -> str:
+    def tile_name(self, size: tuple[int, int, bool]) -> str:
         """The function of a tile of so many rows and vectors."""
-        return f"{self.name}.tile{size[0]}x{size[1]}"
+        return f"{self.name}.tile{size[0]}x{size[1]}{'.half' if size[2] else ''}"
 
     def tiles(self) -> None:
         """The register tiles, and what brings a stage to the output."""
         c = self.cut
         sizes = self.tile_sizes()
         packed_bytes = c.kc * c.columns.width * c.columns.sums.width_bytes // c.contracted.together
-        for (_, last_column), (rows, groups) in sizes.items():
+        for (_, last_column), (rows, groups, half) in sizes.items():
             rest = c.columns.total % c.columns.width
             if known(rest) and (False, True) in sizes:  # the last columns have a tile of their own
-                rest = rest % c.columns.lanes if last_column else 0
+                rest = rest % (c.columns.lanes // 2 if half else c.columns.lanes) if last_column else 0
             whole = c.columns.segments == 1 and c.columns.width % c.columns.lanes == 0 and rest == 0
             tile = Tile(
                 rows,
@@ -217,8 +222,9 @@ class BlockWriter:
                 not self.known_rows,
                 self.following,
                 c.output_bytes // self.target.l2_bytes,
+                half,
             )
-            emit_tile(self.module, self.tile_name((rows, groups)), tile, c.rows, c.columns, c.contracted)
+            emit_tile(self.module, self.tile_name((rows, groups, half)), tile, c.rows, c.columns, c.contracted)
         if self.stage is not None:
             for streaming in (False, True):
                 name = f"{self.name}.runs{'.streamed' if streaming else ''}"
@@ -583,7 +589,7 @@ class BlockWriter:
         if (False, True) in names:
             last_column = f.compare("eq", column, columns.panels - 1)
             if not known(columns.total):
-                lanes = sizes[False, True][1] * columns.lanes
+                lanes = sizes[False, True][1] * columns.lanes - sizes[False, True][2] * columns.lanes // 2
                 last_column = f.both(last_column, f.compare("sle", columns.total % columns.width, lanes))
 
         def by_column(is_last_row: bool) -> None:

@@ -53,6 +53,7 @@ class ProductBlocking:
             where both operands are read in place, as soon as it is in the first cache.
         transposed_panels: column panels that are transposed together in a buffer, vectors running along the operand's
             memory and not the output's; 0 where they run along the output's.
+        last: halves of a vector in tiles of the last, partial column panel, where panels are few; 0: as others do.
         prefetch: the caller's wish that operands are asked for before they are read, or not; None: as their size says.
         streamed: the caller's wish that stores bypass the caches where they can, or never; None: as the size says.
     """
@@ -71,6 +72,7 @@ class ProductBlocking:
     b: ReadFrom
     keep_a: bool
     transposed_panels: int = 0
+    last: int = 0
     prefetch: bool | None = None
     streamed: bool | None = None
 
@@ -240,7 +242,7 @@ def variant_of(c: ProductBlocking) -> Hashable:
             for s, w in zip(dim.strides, widths, strict=True):
                 axes.append(s if s in (0, w, -w) else "s")
     flags = c.swapped, c.a, c.b, c.keep_a, c.a_resident, c.contracted.interleaved, c.contracted.paired
-    sizes = rows.width, rows.lanes, columns.width, columns.lanes, c.transposed_panels
+    sizes = rows.width, rows.lanes, columns.width, columns.lanes, c.transposed_panels, c.last
     kinds = rows.element.name, columns.element.name, columns.sums.name, columns.output_bytes
     return tuple(axes), flags, sizes, kinds, tuple(map(bool, c.offsets))
 
@@ -278,7 +280,9 @@ def cut_like(c: ProductBlocking, other: ProductBlocking) -> ProductBlocking | No
         row_panels = min(rows.panels, -(-row_panels // lanes) * lanes)
     column_panels = min(columns.panels, -(-c.column_panels * c.columns.width // width))
     axes = c.outer, c.batch, rows, columns, k
-    return ProductBlocking(*axes, c.swapped, c.offsets, c.kc, row_panels, column_panels, other.a, other.b, other.keep_a)
+    sizes = c.kc, row_panels, column_panels
+    like = other.a, other.b, other.keep_a
+    return ProductBlocking(*axes, c.swapped, c.offsets, *sizes, *like, last=other.last)
 
 
 def numbers_of(c: ProductBlocking) -> list[int]:

@@ -14,7 +14,7 @@ from math import prod
 from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom, lies_in_panels
 from tileweave.backends.cpu.gemm.dots import cut_dots
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
-from tileweave.backends.cpu.gemm.tile import BLOCK_BYTES, InPlace, choose_tile, read_in_place
+from tileweave.backends.cpu.gemm.tile import BLOCK_BYTES, PLACES, InPlace, choose_tile, halves, read_in_place, spreads
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.vectors import short_row
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished
@@ -390,6 +390,10 @@ def _halves(dim: Mode, run: int) -> tuple[Mode, Mode]:
 
 
 _FEW_ROWS = 96
+_FEW_PANELS, _FEW_PRODUCTS = 8, 8
+"""Row panels that read the vector operand too seldom for a packed copy to be worth the pass that makes it, whatever its
+size: 29 x 2924 x 625 takes 1022 us in place and 1260 packed. Products so few that a tile computes addresses for longer
+than it would read a packed panel."""
 _SWEPT_FLOPS = 10_000_000
 """Work from which the block of A may stay."""
 _L1_SHARE, _L2_SHARE = 0.64, 0.6
@@ -420,12 +424,15 @@ def _blocked(
     few_rows = all_rows <= 1  # B is read once: packing would read it once as well
     compact = n_rows <= _FEW_ROWS and total * n_columns * width <= target.l2_bytes // 2 and _close(contracted, columns)
     in_panels = lies_in_panels(columns.dims, contracted, columns.element, columns.sums) == columns.width
+    stays = total * n_columns * width <= target.l2_bytes // 2 or all_rows <= _FEW_PANELS
+    whole = n_columns >= columns.lanes or all_rows <= 2  # a vector with a mask, read again and again, is better packed
+    near_b = stays and whole and spreads(contracted.dims, 1)
     # micro-kernels load B in whole vectors of the type of the sums, each one run of memory; else it has to be packed
     b_in_place = (where is not None and where.columns) or (
         columns.operand_dense
         and same_type
         and columns.segments == 1
-        and (small or few_rows or compact or in_panels)
+        and (small or few_rows or compact or near_b or in_panels)
         and columns.output_dense
     )
     if where is not None:
@@ -437,7 +444,11 @@ def _blocked(
     row_panels = min(all_rows, max(1, 2048 // rows.width))
     column_chunks = -(-all_columns // column_panels)
     # so few column panels read A too seldom for a packed copy to be worth the pass that makes it
-    a_in_place = rows.element == rows.sums and min(all_columns, column_panels) * column_chunks <= 4
+    seldom = min(all_columns, column_panels) * column_chunks <= 4
+    stays = n_rows * kc * width <= target.l2_bytes // 2 and total >= _FEW_PRODUCTS  # else addresses cost more than it
+    rows_spread = rows.width <= target.l1_bytes // PLACES or len(rows.dims) > 1 or spreads(rows.dims, 0)
+    near_a = b_in_place and stays and len(rows.dims) == 1 and spreads(contracted.dims, 0)
+    a_in_place = rows.element == rows.sums and (rows_spread or all_columns == 1) and (seldom or near_a)
     if where is not None:
         a_in_place = True
         row_panels = _balanced(all_rows, max(1, where.chunk[0] // rows.width), 1)
@@ -490,6 +501,10 @@ def _blocked(
         if tasks < threads and a_in_place and b_in_place:
             row_panels = _balanced(all_rows, row_panels, threads)
     column_panels = min(all_columns, -(-column_panels // at_once) * at_once)
+    last = 0
+    if all_columns <= _OWN_LAST:
+        part = columns.lanes // 2 if halves(target, columns.lanes, columns.sums, contracted) else columns.lanes
+        last = -(-(n_columns % columns.width) // part) * (2 * part // columns.lanes)
     return ProductBlocking(
         outer,
         batch,
@@ -504,9 +519,12 @@ def _blocked(
         ReadFrom.IN_PLACE if a_in_place else ReadFrom.SHARED if shared else ReadFrom.PACKED,
         ReadFrom.IN_PLACE if b_in_place else ReadFrom.PACKED,
         keep_a or columns_first,
+        last=last,
     )
 
 
+_OWN_LAST = 4
+"""Column panels that are so few that the last one is worth a tile of its size."""
 _SWEPT = 64
 """Column panels of a chunk that pass by the rows; their tables are made at once."""
 

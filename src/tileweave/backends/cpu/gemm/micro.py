@@ -6,10 +6,11 @@ from in place. The output is reached through tables (`tileweave.backends.cpu.gem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from itertools import cycle
 
 from tileweave.backends.cpu.gemm.blocking import ReadFrom
 from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES, Contracted, Panels, mask_from
@@ -75,6 +76,8 @@ class Tile:
         partial: whether fewer rows may be left: those beyond the last repeat it, and are not stored.
         following: what tiles prefetch of the columns that are packed next.
         output_caches: how often the output fills the second cache.
+        half: whether the last vector has half of the lanes: where a processor computes the widest vectors in two parts,
+            that takes half of the time.
     """
 
     rows: int
@@ -90,6 +93,7 @@ class Tile:
     partial: bool
     following: PrefetchPlan | None
     output_caches: int
+    half: bool = False
 
 
 Step = Callable[[Value, tuple[Value, Value], list[str]], list[Value]]
@@ -181,7 +185,8 @@ class _Tile:
         self.contracted = contracted
         self.lanes = columns.lanes
         self.element = columns.sums
-        self.type = vector(self.element.memory, self.lanes)
+        self.each = [self.lanes] * (tile.vectors - tile.half) + [self.lanes // 2] * tile.half
+        self.types = [vector(self.element.memory, lanes) for lanes in self.each]
         self.quads = contracted.together == 4
 
     def row_offset(self, row: int, which: int) -> str:
@@ -206,17 +211,17 @@ class _Tile:
         large = size > _FIRST_CACHE and tile.ahead not in (Ahead.LINE, Ahead.NEVER)
 
         def step(k: Value, offsets: tuple[Value, Value], carried: list[str]) -> list[Value]:
-            b = []
+            b: list[str] = []
             if tile.b is ReadFrom.IN_PLACE:
                 for base, mask in zip(column_bases, masks, strict=True):
                     place = f.at(base, offsets[1])
-                    b.append(vectors.load(f, self.element, self.lanes, place, mask))
+                    b.append(vectors.load(f, self.element, self.each[len(b)], place, mask))
                     if large:
                         vectors.prefetch(f, f.at(place, _PRODUCTS_AHEAD * self.contracted.stride(1)))
             else:
                 panel = f.at("%v", f.mul(k, self.columns.width * width))
                 places = [f.at(panel, group * self.lanes * width) for group in range(tile.vectors)]
-                b = [vectors.load(f, self.element, self.lanes, place) for place in places]
+                b = [vectors.load(f, self.element, n, place) for n, place in zip(self.each, places, strict=True)]
                 ahead = tile.ahead not in (Ahead.NOTHING, Ahead.NEVER)  # else it comes from the second cache
                 for place in places if ahead else ():
                     vectors.prefetch(f, f.at(place, _PRODUCTS_AHEAD * self.columns.width * width))
@@ -230,38 +235,38 @@ class _Tile:
                 one = f.load(self.element.memory, place, self.rows.element.width_bytes)
                 a = vectors.broadcast(f, self.element.memory, self.lanes, one)
                 if self.quads:
-                    a = f.value(f"xor {self.type} {a}, {splat('i32', self.lanes, str(_SHIFTED))}")
-                for group in range(tile.vectors):
+                    a = f.value(f"xor {self.types[0]} {a}, {splat('i32', self.lanes, str(_SHIFTED))}")
+                for group, lanes in enumerate(self.each):
                     old = carried[row * tile.vectors + group]
-                    following.append(self.product(a, b[group], old))
+                    a = a if lanes == self.lanes else vectors.broadcast(f, self.element.memory, lanes, one)
+                    following.append(self.product(a, b[group], old, lanes))
             if self.quads:
                 more = zip(b, carried[-tile.vectors :], strict=True)
-                following += [self.product(shift, one, old) for one, old in more]
+                following += [self.product(shift, one, old, self.lanes) for one, old in more]
             return following
 
-        shift = f"bitcast (<{4 * self.lanes} x i8> {splat('i8', 4 * self.lanes, _SHIFT)} to {self.type})"
+        shift = f"bitcast (<{4 * self.lanes} x i8> {splat('i8', 4 * self.lanes, _SHIFT)} to {self.types[0]})"
 
-        start = (
-            self.start() if tile.start is Start.ROW else [zero(self.element, self.lanes)] * (tile.rows * tile.vectors)
-        )
+        nothing = [zero(self.element, lanes) for lanes in self.each]
+        start = self.start() if tile.start is Start.ROW else nothing * tile.rows
         if self.quads:  # rows are taken as unsigned, 128 more than they are: what that adds is summed beside them
-            start = start + [zero(self.element, self.lanes)] * tile.vectors
+            start = start + nothing
         found = [str(value) for value in (self.nested(step, start) if tile.nested else self.flat(step, start))]
         if self.quads:
             more = found[-tile.vectors :] * tile.rows
-            found = [f.value(f"sub {self.type} {a}, {b}") for a, b in zip(found, more, strict=False)]
+            found = [f.value(f"sub {self.types[0]} {a}, {b}") for a, b in zip(found, more, strict=False)]
         return found
 
     def start(self) -> list[str]:
         """The sums before the first product: where storing is asked for, the row at ``start``, else zero."""
-        f, kind = self.f, f"<{self.lanes} x i1>"
+        f = self.f
         row = []
-        for group in range(self.tile.vectors):
-            inside = vectors.mask_of(self.lanes, self.lanes)
-            inside = inside if self.tile.edges is Edges.WHOLE else mask_from(f, self.word(group, 0, 2), self.lanes)
+        for group, lanes in enumerate(self.each):
+            kind, inside = f"<{lanes} x i1>", vectors.mask_of(lanes, lanes)
+            inside = inside if self.tile.edges is Edges.WHOLE else mask_from(f, self.word(group, 0, 2), lanes)
             wanted = f.value(f"select i1 %init, {kind} {inside}, {kind} zeroinitializer")
             place = f.at("%start", self.word(group, 0, 1))
-            row.append(vectors.load(f, self.element, self.lanes, place, wanted))
+            row.append(vectors.load(f, self.element, lanes, place, wanted))
         return row * self.tile.rows
 
     def flat(self, step: Step, start: list[str]) -> list[Value]:
@@ -277,7 +282,7 @@ class _Tile:
                 vectors.prefetch(f, f.at("%ahead", columns))
             return step(k, (rows, columns), carried)
 
-        carry = [(self.type, value) for value in start]
+        carry = self.carry(start)
         following = tile.following
         if following is None:
             return f.loop(0, count, one, carry=carry, nonempty=True)
@@ -293,7 +298,11 @@ class _Tile:
 
         turns = f.div(count, TURN)
         sums = f.loop(0, turns, turn, carry=carry)
-        return f.loop(f.mul(turns, TURN), count, one, carry=[(self.type, value) for value in sums])
+        return f.loop(f.mul(turns, TURN), count, one, carry=self.carry(map(str, sums)))
+
+    def carry(self, sums: Iterable[str]) -> list[tuple[str, Value]]:
+        """Sums with their types, row by row."""
+        return list(zip(cycle(self.types), sums, strict=False))
 
     def nested(self, step: Step, start: list[str]) -> list[Value]:
         """All products as loops over their axes, which needs no table."""
@@ -306,16 +315,16 @@ class _Tile:
                 rows, columns = (f.add(o, f.mul(index, s)) for o, s in zip(offsets, dim.strides, strict=True))
                 return axis(level - 1, (rows, columns), carried) if level else step(0, (rows, columns), carried)
 
-            return f.loop(0, dim.extent, one, carry=[(self.type, value) for value in carried], nonempty=True)
+            return f.loop(0, dim.extent, one, carry=self.carry(carried), nonempty=True)
 
         return axis(len(self.contracted.dims) - 1, (0, 0), start)
 
-    def product(self, a: str, b: str, old: str) -> str:
+    def product(self, a: str, b: str, old: str, lanes: int) -> str:
         if self.quads:
             return quad_product(self.f, self.element, self.lanes, a, b, old)
         if self.contracted.paired:
             return pair_product(self.f, self.element, self.lanes, self.contracted.paired, a, b, old)
-        return multiply_add(self.f, self.element, self.lanes, a, b, old)
+        return multiply_add(self.f, self.element, lanes, a, b, old)
 
     def prefetch(self) -> None:
         """The lines that will be written, while there is time."""
@@ -342,7 +351,7 @@ class _Tile:
         bases = [f.at("%v", self.word(group, 0, 0)) for group in range(self.tile.vectors)]
         if self.tile.edges is Edges.WHOLE or self.lanes == 1:
             return bases, [None] * self.tile.vectors
-        return bases, [mask_from(f, self.word(group, 0, 2), self.lanes) for group in range(self.tile.vectors)]
+        return bases, [mask_from(f, self.word(group, 0, 2), lanes) for group, lanes in enumerate(self.each)]
 
     # ---- the output ---------------------------------------------------------------------------------------------
 
@@ -374,10 +383,10 @@ class _Tile:
         """Into the stage."""
         f, tile, width = self.f, self.tile, self.element.width_bytes
         for row in range(tile.rows):
-            for group in range(tile.vectors):
-                value = self.clipped(sums[row * tile.vectors + group], self.lanes)
+            for group, lanes in enumerate(self.each):
+                value = self.clipped(sums[row * tile.vectors + group], lanes)
                 place = f.at("%out", (row * self.columns.width + group * self.lanes) * width)
-                f.store(self.type, value, place, self.lanes * width)
+                f.store(self.types[group], value, place, lanes * width)
 
     def store_cached(self, sums: list[str]) -> None:
         f = self.f
@@ -396,9 +405,9 @@ class _Tile:
 
         def stored(row: int) -> None:
             line = f.at("%out", self.row_offset(row, 1))
-            for group in range(tile.vectors):
-                value = self.clipped(sums[row * tile.vectors + group], self.lanes)
-                vectors.store(f, self.element, self.lanes, value, f.at(line, self.word(group, 0, 1)), streaming=True)
+            for group, lanes in enumerate(self.each):
+                value = self.clipped(sums[row * tile.vectors + group], lanes)
+                vectors.store(f, self.element, lanes, value, f.at(line, self.word(group, 0, 1)), streaming=True)
 
         self.each_row(stored)
 
@@ -432,16 +441,16 @@ class _Tile:
         offsets = [self.word(group, 0, 1) for group in range(tile.vectors)]
         lines = [f.at("%out", self.row_offset(row, 1)) for row in range(tile.rows)]
         places = [f.at(line, offset) for line in lines for offset in offsets]
-        pairs = list(zip(sums, places, strict=True))
+        pieces = list(zip(sums, places, cycle(self.each), strict=False))
 
         def stored(row: int) -> None:
-            for value, place in pairs[row * tile.vectors : (row + 1) * tile.vectors]:
-                vectors.store(f, self.element, self.lanes, self.clipped(value, self.lanes), place)
+            for value, place, lanes in pieces[row * tile.vectors : (row + 1) * tile.vectors]:
+                vectors.store(f, self.element, lanes, self.clipped(value, lanes), place)
 
         def added(row: int) -> None:
-            for value, place in pairs[row * tile.vectors : (row + 1) * tile.vectors]:
-                old = vectors.load(f, self.element, self.lanes, place)
-                vectors.store(f, self.element, self.lanes, self.finished(value, old, self.lanes), place)
+            for value, place, lanes in pieces[row * tile.vectors : (row + 1) * tile.vectors]:
+                old = vectors.load(f, self.element, lanes, place)
+                vectors.store(f, self.element, lanes, self.finished(value, old, lanes), place)
 
         may_store = "%init" if tile.start is not Start.OUTPUT else 0
         f.when(may_store, lambda: self.each_row(stored), lambda: self.each_row(added))
@@ -453,22 +462,22 @@ class _Tile:
             self.store_first(sums)
             return
         entries = []
-        for group in range(tile.vectors):
-            masks = [mask_from(f, self.word(group, s, 2), self.lanes) for s in range(segments)]
+        for group, lanes in enumerate(self.each):
+            masks = [mask_from(f, self.word(group, s, 2), lanes) for s in range(segments)]
             entries.append([(self.word(group, s, 1), masks[s]) for s in range(segments)])
         row_offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
 
         def written(row: int, *, add: bool) -> None:
             line = f.at("%out", row_offsets[row])
-            for group in range(tile.vectors):
+            for group, lanes in enumerate(self.each):
                 for offset, mask in entries[group]:
                     place, value = f.at(line, offset), sums[row * tile.vectors + group]
                     if add:
-                        old = vectors.load(f, self.element, self.lanes, place, mask)
-                        value = self.finished(value, old, self.lanes)
+                        old = vectors.load(f, self.element, lanes, place, mask)
+                        value = self.finished(value, old, lanes)
                     else:
-                        value = self.clipped(value, self.lanes)
-                    vectors.store(f, self.element, self.lanes, value, place, mask)
+                        value = self.clipped(value, lanes)
+                    vectors.store(f, self.element, lanes, value, place, mask)
 
         may_store = "%init" if tile.start is not Start.OUTPUT else 0
         f.when(
@@ -495,7 +504,7 @@ class _Tile:
             return [self.finished(value, before, self.lanes) for value, before in zip(sums, old, strict=True)]
 
         may_store = "%init" if tile.start is not Start.OUTPUT else 0
-        values = [str(value) for value in f.choose(may_store, [self.type] * len(sums), clipped, added)]
+        values = [str(value) for value in f.choose(may_store, [self.types[0]] * len(sums), clipped, added)]
         runs = [vectors.runs_of(f, f.value(f"call i64 @llvm.ctpop.i64(i64 {word})"), self.lanes) for word in words]
 
         def written(row: int) -> None:
@@ -510,8 +519,8 @@ class _Tile:
         f, tile, width = self.f, self.tile, self.element.width_bytes
         count = tile.vectors * self.lanes
         buffer = f.slot(self.element.memory, tile.rows * count)
-        for k, value in enumerate(sums):
-            f.store(self.type, value, f.at(buffer, k * self.lanes * width), width)
+        for k, (kind, value) in enumerate(self.carry(sums)):
+            f.store(kind, str(value), f.at(buffer, k * self.lanes * width), width)
         live = f.load("i64", f.at("%vlanes", self.columns.lane_table_bytes), 8)
         offsets = [self.row_offset(row, 1) for row in range(tile.rows)]
 

@@ -71,6 +71,11 @@ def _times(registers: int, vectors: int, last: int, lanes: int, rows: int) -> tu
     return tuple((height, _tile_time(height, vectors), _tile_time(height, last)) for height in heights)
 
 
+def halves(target: Target, lanes: int, sums: Element, contracted: Contracted) -> bool:
+    """Whether tiles may end with half of a vector: a processor may compute the widest ones in two parts."""
+    return target.vector_bytes == 64 == lanes * sums.width_bytes and not contracted.paired
+
+
 def _idle(panels: int, threads: int) -> float:
     """How much longer the busiest thread works than it would if panels could be shared evenly."""
     return -(-panels // threads) * threads / panels
@@ -105,7 +110,7 @@ class InPlace:
 
 _LEAST_PRODUCTS, _LEAST_EXTENT = 192, 97
 """With fewer of either, other rules read operands in place where that pays."""
-_WAY_BYTES, _PLACES = 64 * 1024, 4096
+_WAY_BYTES, PLACES = 64 * 1024, 4096
 """Lines of the second cache, and of the first, that are so far apart compete for its ways."""
 BLOCK_BYTES = 2048
 """Of one row or column in a block of K."""
@@ -115,6 +120,11 @@ _CHUNK_SHARE, _CHUNK_COLUMNS = 0.6, 128
 The vector operand is read once per chunk of rows, from beyond that cache: 300 x 1000 x 1000 runs at 68 GFLOP/s with 96
 rows, at 89 with all.
 """
+
+
+def spreads(dims: tuple[Mode, ...], operand: int) -> bool:
+    """Whether what an operand's only axis of a kind walks spreads over the sets of the first cache."""
+    return len(dims) < 2 and all(dim.strides[operand] % PLACES or not dim.strides[operand] for dim in dims)
 
 
 def may_read_in_place(contracted: Contracted, operand: Element, sums: Element) -> bool:
@@ -154,7 +164,7 @@ def read_in_place(
     if not sums.floating or operands != (sums, sums) or columns[0].strides[0] != width:
         return None
     held = target.l2_bytes // _WAY_BYTES * (_WAY_BYTES // gcd(contracted.stride(1), _WAY_BYTES))
-    fits = max(extents) * total * width <= 4 * target.l2_bytes and rows[0].strides[0] % _PLACES != 0
+    fits = max(extents) * total * width <= 4 * target.l2_bytes and rows[0].strides[0] % PLACES != 0
     products = BLOCK_BYTES // width
     room = int(target.l2_bytes * _CHUNK_SHARE) // (min(total, products) * width)
     return InPlace(True, products, (room, _CHUNK_COLUMNS)) if fits and min(total, products) <= held else None
