@@ -18,7 +18,8 @@ from tileweave.errors import StorageError
 from tileweave.graph import FileData, Graph, MemoryTarget, Sink, TensorType, as_tensor
 from tileweave.planner import machines
 from tileweave.runtime.io import files as io
-from tileweave.runtime.io.sinks import HOST, open_sinks
+from tileweave.runtime.io.journal import HOST
+from tileweave.runtime.io.sinks import open_sinks
 from tileweave.space import Box
 
 DTYPES = ["bool", "int8", "uint16", "int32", "int64", "float16", "float32", "float64"]

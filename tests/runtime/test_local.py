@@ -20,7 +20,8 @@ from tileweave.runtime import Done, Failed, Progress, Started, run_plan
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io import mapped
 from tileweave.runtime.io.chunks import ChunkFiles
-from tileweave.runtime.io.sinks import HOST, open_sinks, sweep
+from tileweave.runtime.io.journal import HOST
+from tileweave.runtime.io.sinks import open_sinks, sweep
 from tileweave.runtime.prepare import prepare
 from tileweave.space import Box
 

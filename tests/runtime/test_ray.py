@@ -513,6 +513,38 @@ def test_a_cluster_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     assert "no cluster answers at '127.0.0.1:1'" in done.stdout
 
 
+TOKENS = """
+import os, sys
+import tileweave as tw
+from tileweave.errors import RunError
+from tileweave.runtime.ray import session
+y, address, right = tw.source([1, 2]) + 1, sys.argv[1], sys.argv[2]
+for mode, token in (("token", right[::-1]), ("token", ""), ("disabled", right)):
+    os.environ |= {"RAY_AUTH_MODE": mode, "RAY_AUTH_TOKEN": token}
+    try:
+        tw.run(y, runtime="ray", address=address)
+    except RunError as error:
+        print(error)
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": right}
+print("taken", session._ask(address, False))
+"""
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_wrong_token_is_an_error_and_the_right_one_is_taken_afterwards() -> None:
+    """In a process of its own: one that has no token would be ended by Ray."""
+    host, port = session.connect(2).control
+    ask = [sys.executable, "-c", TOKENS, f"{host}:{port}", session._TOKEN]
+    done = subprocess.run(ask, capture_output=True, text=True, timeout=120)
+    lines = done.stdout.splitlines()
+    first = f"run(plan, address): the cluster at '{host}:{port}' and this process do not agree on a token"
+    assert [line for line in lines if not line.startswith(" ")] == [first] * 3 + ["taken None"], done.stderr
+    assert lines[1:4] == [
+        "  RAY_AUTH_MODE        'token'", "  RAY_AUTH_TOKEN       of 32 characters", "  RAY_AUTH_TOKEN_PATH  not set"
+    ]  # fmt: skip
+    assert session._TOKEN not in done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("ray_cluster")

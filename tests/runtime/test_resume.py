@@ -4,12 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from object_store import Objects
 from plans import misbehaving, rows_plan
 
 import tileweave as tw
@@ -18,7 +21,7 @@ from tileweave.errors import RunError, StorageError
 from tileweave.planner import machines
 from tileweave.runtime import Progress, Started, run_plan
 from tileweave.runtime.io import files as io
-from tileweave.runtime.io import journal
+from tileweave.runtime.io import journal, sinks
 from tileweave.runtime.io.sinks import open_sinks, sweep
 from tileweave.runtime.resume import remaining
 
@@ -35,7 +38,9 @@ def plan_of(folder: Path, suffix: str, **how: int) -> Any:
     """Sixteen shards from a file to a sink; each leaves a mark."""
     kind, data = io.describe(folder / "x.npy")
     y = misbehaving(g.Tensor(g.Source(data, kind)) * 2, folder / "marks", **how)
-    return rows_plan(g.Sink(y, io.target(folder / f"y.{suffix}")), machines(2, memory="1GiB"), 16)
+    place = f"objects://{folder}" if suffix.startswith("stored-") else str(folder)
+    target = io.target(f"{place}/y.{suffix.removeprefix('stored-')}")
+    return rows_plan(g.Sink(y, target), machines(2, memory="1GiB"), 16)
 
 
 def source(folder: Path, seed: int = 0) -> np.ndarray:
@@ -251,8 +256,107 @@ def test_only_what_is_missing_is_left_to_do() -> None:
 def test_memory_alone_does_not_resume() -> None:
     with pytest.raises(RunError, match="no sink stays where it is written"):
         tw.run(tw.source(np.ones(3)) + 1, resume=True)
-    with pytest.raises(RunError, match="a sink in a file of this host"):
-        tw.run(tw.sink(tw.source(np.ones(3)), "memory://a.npz"), resume=True)
+
+
+def plan_to(url: str, folder: Path, overwrite: bool = False, shards: int = 8) -> Any:
+    kind, data = io.describe(folder / "x.npy")
+    chunks = ((64 // shards, 3),) if url.endswith("zarr") else ()
+    sink = g.Sink(g.Tensor(g.Source(data, kind)) * 2 + 1, io.target(url, overwrite=overwrite, grid=chunks))
+    return rows_plan(sink, machines(2, memory="1GiB"), shards)
+
+
+@pytest.mark.parametrize(
+    "url", ["objects://{}/y.zarr", "memory://resumed/y.zarr", "objects://{}/y.npy", "objects://{}/y.npz"]
+)
+def test_what_goes_to_a_url_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    url, x = url.format(tmp_path), source(tmp_path)
+
+    def stop(event: Any) -> None:
+        if isinstance(event, Progress) and event.done == 12:
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        run_plan(plan_to(url, tmp_path), threads=1, listeners=[stop], resume=True)
+    np.save(tmp_path / "x.npy", x + 1)
+    with pytest.raises(StorageError, match=r"an unfinished run left it, and source .* has changed"):
+        run_plan(plan_to(url, tmp_path), resume=True)
+    source(tmp_path)
+    os.utime(tmp_path / "x.npy", ns=(1, 1))
+    run_plan(plan_to(url, tmp_path), threads=1)  # begins anew, and removes what the other has left
+    np.testing.assert_array_equal(tw.run(tw.source(url) * 1), x * 2 + 1)
+    with pytest.raises(LookupError):
+        run_plan(plan_to(url, tmp_path), threads=1, listeners=[stop], resume=True, overwrite=True)
+    counts: list[int] = []
+    run_plan(
+        plan_to(url, tmp_path),
+        threads=1,
+        listeners=[lambda event: counts.append(event.tasks) if isinstance(event, Started) else None],
+        resume=True,
+        overwrite=True,
+    )
+    assert counts == [12]  # of 24
+    np.testing.assert_array_equal(tw.run(tw.source(url) * 1), x * 2 + 1)
+    fs = MemoryFileSystem()
+    left = {path.name for path in tmp_path.iterdir()} | {path.split("/")[2] for path in fs.find("/resumed")}
+    assert left == {"x.npy", url.rpartition("/")[2]}
+    fs.store.clear()
+
+
+@pytest.mark.parametrize("suffix", ["zarr", "npy"])
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_store_may_go_after_any_change_of_an_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, replaces: bool
+) -> None:
+    """What has the file's name is whole, and the next run goes on; that one may be stopped too."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sinks, "alive", lambda process: False)  # each run takes the others' process to be gone
+    url, x = f"objects://{tmp_path}/y.{suffix}", source(tmp_path)
+    for first in range(1 << 20):
+        if replaces:
+            tw.run(tw.sink(tw.source(-x), url, overwrite=True))
+        for allowed in (first, 2, first // 2, None):
+            monkeypatch.setattr(Objects, "left", allowed)
+            try:
+                run_plan(plan_to(url, tmp_path, replaces, shards=2), threads=1, resume=True)
+                stopped_by = None
+            except (StorageError, RunError) as error:
+                ended = "it exists" in str(error)  # the run before had come to its end, but for a journal
+                stopped_by = None if ended else error
+            journal._HELD.clear()
+            monkeypatch.setattr(Objects, "left", None)
+            if (tmp_path / f"y.{suffix}" / "zarr.json").exists() or (tmp_path / "y.npy").exists():
+                got = tw.run(tw.source(url) * 1)
+                assert (got == x * 2 + 1).all() or (replaces and (got == -x).all()), (first, allowed)
+            if stopped_by is None:
+                break
+        assert stopped_by is None, (first, stopped_by)
+        np.testing.assert_array_equal(tw.run(tw.source(url) * 1), x * 2 + 1)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["x.npy", f"y.{suffix}"], (first, allowed)
+        Objects().rm(str(tmp_path / f"y.{suffix}"), recursive=True)
+        if allowed == first:
+            break
+
+
+def test_two_runs_do_not_write_one_url(tmp_path: Path) -> None:
+    target = io.target(f"objects://{tmp_path}/y.zarr"), g.TensorType((4,), np.dtype("int64"))
+    identified = journal.Identity("p", {})
+    files = open_sinks([target], identified)
+    with pytest.raises(StorageError, match="another process is writing it"):
+        open_sinks([target], identified)
+    files.abort()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_has_left_behind_a_url_is_removed(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for process in (ended.pid, os.getpid()):
+        folder = tmp_path / f".a.zarr.tmp-{journal.HOST}-{process}-00000000"
+        folder.mkdir()
+        (folder / "zarr.json").write_text("{}")
+    tw.run(tw.sink(tw.source(np.arange(4)), f"objects://{tmp_path}/y.zarr"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name, "y.zarr"]
 
 
 SCRIPT = """
@@ -280,6 +384,7 @@ def killed_at_random(folder: Path, suffix: str, kills: int, runtime: str = "loca
     x = source(folder)
     script, slow = folder / "script.py", 60 if runtime == "local" else 400
     words = {"tests": TESTS, "folder": str(folder), "suffix": suffix, "runtime": runtime}
+    suffix = suffix.removeprefix("stored-")
     done: list[int] = []
     for number in range(kills + 1):
         script.write_text(SCRIPT.format(**words, seconds=rng.choice([0.0, 0.1]), milliseconds=slow))
@@ -304,14 +409,14 @@ def killed_at_random(folder: Path, suffix: str, kills: int, runtime: str = "loca
     assert sorted(p.name for p in folder.iterdir()) == ["marks", "script.py", "x.npy", f"y.{suffix}"], seed
 
 
-@pytest.mark.parametrize("suffix", ["npy"])
+@pytest.mark.parametrize("suffix", ["npy", "stored-zarr"])
 def test_killed_drivers_are_gone_on_with(tmp_path: Path, suffix: str) -> None:
     killed_at_random(tmp_path, suffix, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("suffix", ["npy", "zarr", "h5", "npz", "arrow"])
+@pytest.mark.parametrize("suffix", ["npy", "zarr", "h5", "npz", "arrow", "stored-zarr"])
 def test_drivers_killed_at_many_moments_are_gone_on_with(tmp_path: Path, suffix: str) -> None:
     for number in range(5):
         (tmp_path / str(number)).mkdir()

@@ -381,7 +381,7 @@ def run(
         listeners: called with every event.
         out: an array that takes the result, or one (or None) per result; it is written without a copy where it is in
             row-major order and apart from what is read. A run that fails may leave it written in part.
-        resume: whether a run that does not end well leaves what it has finished of its files on this host, under
+        resume: whether a run that does not end well leaves what it has finished of its files, under
             temporary names with a journal, and a run of the same plan on the same sources goes on with it.
 
     Returns:
@@ -447,9 +447,9 @@ def run(
 
 def _resumes(graph: Graph, asked: bool, wished: bool) -> bool:
     """Whether a run can be gone on with: asked of a run, it must be; wished for all runs of a program, it may be."""
-    able = any(isinstance(sink.target, FileTarget) and "://" not in sink.target.path for sink in graph.sinks)
+    able = any(isinstance(sink.target, FileTarget) for sink in graph.sinks)
     if asked and not able:
-        raise RunError("run(plan, resume)", "no sink stays where it is written", legal="a sink in a file of this host")
+        raise RunError("run(plan, resume)", "no sink stays where it is written", legal="a sink in a file")
     return able and (asked or wished)
 
 

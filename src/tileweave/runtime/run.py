@@ -59,7 +59,7 @@ def run_plan(
         address: of a running Ray cluster; without one a local cluster is started and kept for the next run.
         overwrite: whether existing files are replaced; None leaves it to each sink.
         out: per sink the array that takes its values, or None.
-        resume: whether the run goes on with what an equal run has finished of its files on this host, and records
+        resume: whether the run goes on with what an equal run has finished of its files, and records
             what it finishes itself.
         keys: how the caller names what is bound, for `direct.again`.
         keep: where results in memory go instead, for a run on a cluster; they are not among the results then.

@@ -7,6 +7,7 @@ beside it, so that a run can be gone on with.
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import secrets
 import shutil
@@ -95,22 +96,32 @@ def remove_members(temporary: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def stand_in(url: str) -> Path:
+    """Where a file that goes to a URL is made on this host, the same for each run of a user, so that one can go on."""
+    owner = os.getuid() if hasattr(os, "getuid") else 0
+    name = hashlib.blake2b(f"{owner} {url}".encode(), digest_size=8).hexdigest()
+    return Path(tempfile.gettempdir()) / f"{SENT}{name}" / url.rpartition("/")[2]
+
+
+def passing(url: str, mark: str) -> Path:
+    """Where a file that goes to a URL is made otherwise; `mark` ends names that are swept when the process is gone."""
+    return Path(tempfile.gettempdir()) / f"{SENT}{secrets.token_hex(4)}.{mark}" / url.rpartition("/")[2]
+
+
 class SentFile:
     """A file behind a URL: written in a temporary folder of this host, sent as one object at `publish`.
 
     Args:
         fs: the file system of the URL.
         path: in it.
-        mark: ends names of files that are swept when the process is gone.
-        make: what writes the local file, from its path and a temporary path beside it.
+        local: the file of this host, in a folder of its own.
+        make: makes what writes that.
     """
 
-    def __init__(self, fs: Any, path: str, mark: str, make: Callable[[Path, Path], Any]) -> None:
-        self._fs, self._remote = fs, path
-        self._folder = Path(tempfile.gettempdir()) / f"{SENT}{secrets.token_hex(4)}.{mark}"
-        self._folder.mkdir(mode=0o700)
-        self._local = self._folder / path.rpartition("/")[2]
-        self._file = make(self._local, self._local.with_name(f".{self._local.name}.tmp"))
+    def __init__(self, fs: Any, path: str, local: Path, make: Callable[[], Any]) -> None:
+        self._fs, self._remote, self._local = fs, path, local
+        local.parent.mkdir(mode=0o700, exist_ok=True)
+        self._file = make()
 
     def add(self, key: str, kind: TensorType) -> Any:
         """The writer of one more member."""
@@ -124,9 +135,12 @@ class SentFile:
         """The object appears when its last byte has arrived."""
         self._file.publish()
         self._fs.put_file(str(self._local), self._remote)
-        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def suspend(self) -> None:
+        """The file of this host stays."""
+        self._file.suspend()
 
     def abort(self) -> None:
-        """Removes what was written; nothing is left."""
+        """Removes what is left on this host."""
         self._file.abort()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._local.parent, ignore_errors=True)

@@ -24,7 +24,8 @@ from tileweave.graph import Partition
 from tileweave.lower.reads import Block, slices
 from tileweave.planner import ReadPiece
 from tileweave.runtime.io.chunks import Buffers, each, put
-from tileweave.runtime.io.sinks import HOST, sweep
+from tileweave.runtime.io.journal import HOST
+from tileweave.runtime.io.sinks import sweep
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]

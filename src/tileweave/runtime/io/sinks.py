@@ -1,8 +1,8 @@
 """The files that a run writes: each under a temporary name beside its target, and all appear together, or none.
 
-One on this host may have a journal of what is finished, from which an equal run goes on. What a killed process has left
-is removed by the next one that writes to its folder. One behind a URL is made on this host and goes there whole, at the
-end; a zarr behind a URL is written in place, its metadata last.
+One may have a journal of what is finished, from which an equal run goes on. What a killed process has left is removed
+by the next one that writes to its folder. One behind a URL is made on this host and goes there whole, at the end; a
+zarr behind a URL is written in place, its metadata last.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import os
 import re
 import secrets
 import shutil
-import socket
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
 
@@ -27,7 +26,17 @@ from tileweave.graph import FileTarget, TensorType
 from tileweave.lower.reads import slices
 from tileweave.runtime.io import assembled, npyfile, safefile, tables, zarrfile
 from tileweave.runtime.io.files import check_targets, folder_of, where_it_lies
-from tileweave.runtime.io.journal import Identity, Journal, begin_journal, discard, kept_by_journals, open_journal
+from tileweave.runtime.io.journal import (
+    HOST,
+    Identity,
+    InStore,
+    Journal,
+    OnHost,
+    Stage,
+    alive,
+    kept_by_journals,
+    kept_in_store,
+)
 from tileweave.runtime.io.mapped import MappedWriter
 from tileweave.space import Box
 
@@ -48,11 +57,9 @@ class _File(Protocol):
 
     def publish(self) -> None: ...
 
-    def abort(self) -> None: ...
-
-
-class _InPlace(_File, Protocol):
     def suspend(self) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 def open_sinks(targets: Sequence[tuple[FileTarget, TensorType]], identity: Identity | None = None) -> Sinks:
@@ -67,16 +74,20 @@ def open_sinks(targets: Sequence[tuple[FileTarget, TensorType]], identity: Ident
     """
     for folder in {folder_of(one) for one, _ in targets}:
         sweep(folder)
+    for url in {one.path.rpartition("/")[0] for one, _ in targets if "://" in one.path and one.format == "zarr"}:
+        sweep_store(url)
     return Sinks(targets, identity)
 
 
 @dataclass(slots=True)
 class _Opened:
-    """A file of a run, under its temporary name; what is finished of it, where that is recorded."""
+    """A file of a run: its place and its temporary name there; what is finished of it, where that is recorded."""
 
     file: _File
-    temporary: Path | None
+    place: OnHost | InStore
+    temporary: str
     journal: Journal | None
+    stage: Stage = "filling"
 
 
 class Sinks:
@@ -85,8 +96,7 @@ class Sinks:
 
     Args:
         targets: checked by `check_targets`; several may be members of one file.
-        identity: where given, files of this host get journals, and those of an equal run that did not end are gone on
-            with.
+        identity: where given, files get journals, and those of an equal run that did not end are gone on with.
     """
 
     def __init__(self, targets: Sequence[tuple[FileTarget, TensorType]], identity: Identity | None = None) -> None:
@@ -110,7 +120,7 @@ class Sinks:
                 journal = self._files[where_it_lies(one)].journal
                 if journal is not None:
                     journal.watch(one.key, cast("Any", writer))
-            self._targets = [(one, kind) for one, kind in targets if not self._published(one)]
+            self._targets = [(one, kind) for one, kind in targets if not self._completed(one)]
         except BaseException:
             self.abort()
             raise
@@ -118,35 +128,43 @@ class Sinks:
     def _open(self, one: FileTarget) -> FileTarget:
         """Finds what an earlier run has left of a file; the target, to be replaced where it is that run's own."""
         lies = where_it_lies(one)
-        if self._identity is not None and "://" not in lies and lies not in self._files:
-            journal = open_journal(Path(lies), self._identity, f"sink({one.path!r})")
+        if self._identity is not None and lies not in self._files:
+            place = _place(one, lies)
+            if _is_sent(place, lies):
+                sweep(place.target.parent)
+            journal = place.unfinished(self._identity, f"sink({one.path!r})")
             if journal is not None:
-                if journal.published:
-                    assembled.remove_members(journal.temporary)
-                    file: _File = _Published()
-                else:
-                    file = _local_file(one, Path(lies), journal.temporary, self._grids[lies])
-                self._files[lies] = _Opened(file, journal.temporary, journal)
-        return replace(one, overwrite=True) if self._published(one) else one
+                if journal.stage == "named" and isinstance(place, OnHost):
+                    assembled.remove_members(place.target.with_name(journal.temporary))
+                file = _file(one, lies, place, journal.temporary, self._grids[lies], journal.stage)
+                stage: Stage = "naming" if journal.stage == "named" and _is_sent(place, lies) else journal.stage
+                self._files[lies] = _Opened(file, place, journal.temporary, journal, stage)
+        return replace(one, overwrite=True) if self._completed(one) else one
 
     def _forget_what_has_ended(self, targets: Sequence[FileTarget]) -> None:
         """Removes the journals of a run whose files have all appeared, and that was stopped while it removed them."""
-        if all(isinstance(opened.file, _Published) for opened in self._files.values()):
+        if all(opened.stage == "named" for opened in self._files.values()):
             others = [Path(lies) for one in targets if (lies := where_it_lies(one)) not in self._files]
             refused = any(not one.overwrite for one in targets if where_it_lies(one) not in self._files)
             if refused and all(path.exists() for path in others):
                 for opened in self._files.values():
                     cast("Journal", opened.journal).remove()
 
-    def _published(self, one: FileTarget) -> bool:
+    def _completed(self, one: FileTarget) -> bool:
+        """Whether an earlier run has completed a file, so that what bears its name may be that one."""
         opened = self._files.get(where_it_lies(one))
-        return opened is not None and isinstance(opened.file, _Published)
+        return opened is not None and opened.stage != "filling"
 
     def _add(self, one: FileTarget, kind: TensorType) -> SinkWriter:
         lies = where_it_lies(one)
         try:
             if lies not in self._files:
-                self._files[lies] = _new_file(one, lies, self._mark, self._grids[lies])
+                place = made = _place(one, lies)
+                if self._identity is None and _is_sent(place, lies):
+                    made = OnHost(assembled.passing(lies, self._mark))  # for this run alone
+                temporary = f".{Path(lies).name}.{self._mark}"
+                file = _file(one, lies, made, temporary, self._grids[lies])
+                self._files[lies] = _Opened(file, place, temporary, None)
             return self._files[lies].file.add(one.key, kind)
         except StorageError:
             raise
@@ -155,9 +173,8 @@ class Sinks:
 
     def _begin(self, one: FileTarget) -> None:
         opened = self._files[where_it_lies(one)]
-        if self._identity is None or opened.journal is not None or opened.temporary is None:
-            return
-        opened.journal = begin_journal(Path(where_it_lies(one)), opened.temporary, self._identity, self._mark)
+        if self._identity is not None and opened.journal is None:
+            opened.journal = opened.place.begin(opened.temporary, self._identity, self._mark)
 
     def finished(self, one: FileTarget) -> set[Box]:
         """The parts of a sink that are on disk."""
@@ -176,7 +193,7 @@ class Sinks:
         Raises:
             StorageError: a file cannot be completed, or another one has appeared in its place meanwhile.
         """
-        published: dict[str, Journal | None] = {}
+        published: dict[str, _Opened] = {}
         try:
             for path, opened in self._files.items():
                 with refused(self._names[path], "completing it"):
@@ -187,15 +204,21 @@ class Sinks:
             for path in list(self._files):
                 with refused(self._names[path], "giving it its name"):
                     self._files[path].file.publish()
-                published[path] = self._files.pop(path).journal
-            for path, journal in published.items():
-                if journal is not None:
-                    journal.remove()
-                elif "://" not in path:
-                    discard(Path(path), _remove_all)
+                published[path] = self._files.pop(path)
+            for path, opened in published.items():
+                with refused(self._names[path], "removing what lay beside it"):
+                    if opened.journal is not None:
+                        opened.journal.remove()
+                    else:
+                        opened.place.discard(_remove_all)
+                        if _is_sent(opened.place, path):
+                            with suppress(OSError):
+                                opened.place.target.parent.rmdir()
+                    opened.file.abort()
         finally:
-            for journal in filter(None, published.values()):
-                journal.close()
+            for opened in published.values():
+                if opened.journal is not None:
+                    opened.journal.close()
             self.abort()
 
     def abort(self) -> None:
@@ -206,10 +229,10 @@ class Sinks:
                 if opened.journal is None:
                     opened.file.abort()
                 else:
-                    _leave(cast("_InPlace", opened.file), opened.journal)
+                    _leave(opened.file, opened.journal)
 
 
-def _leave(file: _InPlace, journal: Journal) -> None:
+def _leave(file: _File, journal: Journal) -> None:
     try:
         journal.sync()
     finally:
@@ -239,8 +262,15 @@ def refused(path: str, doing: str) -> Iterator[None]:
         raise StorageError(f"sink({path!r})", f"{doing} failed: {error.strerror or error}") from error
 
 
-class _Published:
-    """A file that an earlier run has completed and given its name, before it could end."""
+class _Completed:
+    """A file that an earlier run has completed, before it could end.
+
+    Args:
+        naming: gives it its name; None where it has it.
+    """
+
+    def __init__(self, naming: _File | None = None) -> None:
+        self._naming = naming
 
     def add(self, key: str, kind: TensorType) -> SinkWriter:
         return self
@@ -254,19 +284,51 @@ class _Published:
     def prepare(self) -> None:
         return
 
-    publish = suspend = abort = prepare
+    suspend = prepare
+
+    def publish(self) -> None:
+        if self._naming is not None:
+            self._naming.publish()
+
+    def abort(self) -> None:
+        if self._naming is not None:
+            self._naming.abort()
 
 
-def _new_file(one: FileTarget, lies: str, mark: str, grids: Mapping[str, zarrfile.Grid]) -> _Opened:
-    if "://" in lies:
-        if one.format != "zarr":
-            fs, inside = zarrfile.remote(lies, f"sink({lies!r})")
-            return _Opened(assembled.SentFile(fs, inside, mark, lambda a, b: _local_file(one, a, b, {})), None, None)
-        folder, _, name = lies.rpartition("/")
-        return _Opened(zarrfile.RemoteZarr(lies, f"{folder}/.{name}.{mark}", grids), None, None)
-    path = Path(lies)
-    temporary = path.with_name(f".{path.name}.{mark}")
-    return _Opened(_local_file(one, path, temporary, grids), temporary, None)
+def _place(one: FileTarget, lies: str) -> OnHost | InStore:
+    """Where a file is made that can be gone on with, and where its journal is."""
+    if "://" not in lies:
+        return OnHost(Path(lies))
+    if one.format == "zarr":
+        return InStore(*zarrfile.remote(lies, f"sink({lies!r})"), zarrfile.ROOT)
+    return OnHost(assembled.stand_in(lies))
+
+
+def _is_sent(place: OnHost | InStore, lies: str) -> TypeGuard[OnHost]:
+    """Whether a file is made on this host and goes to a URL."""
+    return "://" in lies and isinstance(place, OnHost)
+
+
+def _file(
+    one: FileTarget,
+    lies: str,
+    place: OnHost | InStore,
+    temporary: str,
+    grids: Mapping[str, zarrfile.Grid],
+    stage: Stage = "filling",
+) -> _File:
+    """What writes a file under its temporary name, as far as an earlier run has left that to do."""
+    if isinstance(place, InStore):
+        zarr = zarrfile.RemoteZarr(lies, f"{lies.rpartition('/')[0]}/{temporary}", grids)
+        return zarr if stage == "filling" else _Completed(zarr)
+
+    def make() -> _File:
+        path = place.target
+        return _Completed() if stage == "named" else _local_file(one, path, path.with_name(temporary), grids)
+
+    return (
+        assembled.SentFile(*zarrfile.remote(lies, f"sink({lies!r})"), place.target, make) if "://" in lies else make()
+    )
 
 
 def _local_file(one: FileTarget, path: Path, temporary: Path, grids: Mapping[str, zarrfile.Grid]) -> _File:
@@ -286,8 +348,6 @@ def _local_file(one: FileTarget, path: Path, temporary: Path, grids: Mapping[str
     return zarrfile.ZarrDirectory(path, temporary, grids)
 
 
-HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())
-"""This host, as it stands in temporary names."""
 _MARK = re.compile(r"\..+\.tmp-([A-Za-z0-9_]+)-(\d+)-[0-9a-f]{8}(-old|-\d+)?$")
 
 
@@ -304,7 +364,7 @@ def sweep(folder: Path) -> int:
         kept = kept_by_journals(folder)
         for path in folder.iterdir():
             found = _MARK.match(path.name)
-            if found is None or found[1] != HOST or _alive(int(found[2])):
+            if found is None or found[1] != HOST or alive(int(found[2])):
                 continue
             if path.name in kept or ((found[3] or "-old") != "-old" and path.name.removesuffix(found[3]) in kept):
                 continue  # a journal tells of it, or of what it is a member of
@@ -315,6 +375,19 @@ def sweep(folder: Path) -> int:
             else:
                 _remove(path)
     return count
+
+
+def sweep_store(url: str) -> None:
+    """As `sweep`, for a folder behind a URL."""
+    with suppress(Exception):  # the sink that goes there says what is wrong
+        fs, folder = zarrfile.remote(url, f"sink({url!r})")
+        fs.invalidate_cache()
+        paths = {str(path).rstrip("/").rpartition("/")[2]: path for path in fs.ls(folder, detail=False)}
+        kept = kept_in_store(fs, [path for name, path in paths.items() if name.endswith(".journal")])
+        for name, path in paths.items():
+            found = _MARK.match(name)
+            if found is not None and found[1] == HOST and not alive(int(found[2])) and name not in kept:
+                fs.rm(path, recursive=True)
 
 
 def _remove(path: Path) -> None:
@@ -328,18 +401,6 @@ def _remove_all(path: Path) -> None:
     """With what it would have been put together from."""
     _remove(path)
     assembled.remove_members(path)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's
-        return True
-    with suppress(OSError, IndexError):  # one that has ended, but was not waited for, is in the list of processes too
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from tileweave.errors import StorageError
 from tileweave.graph import TensorType
 from tileweave.lower.reads import slices
 from tileweave.runtime.io.chunks import Buffers, chunk_files, each, parts
-from tileweave.runtime.io.journal import to_disk
+from tileweave.runtime.io.journal import NAMING, to_disk
 from tileweave.runtime.io.npyfile import supported
 from tileweave.space import Box
 
@@ -204,7 +204,9 @@ class ZarrWriter:
             each(parts(box, self.chunks), one)
 
     def sync(self, boxes: Collection[Box]) -> None:
-        """What was written to these boxes, by any process, reaches the disk."""
+        """What was written to these boxes, by any process, reaches the disk; a store had it when its write returned."""
+        if "://" in self.store:
+            return
         folder = Path(self.store) / self.key
         folders = {folder, folder.parent}
         for box in boxes:
@@ -300,6 +302,10 @@ class ZarrDirectory:
             time.sleep(0.05)
 
 
+ROOT = "zarr.json"
+"""The object that makes a folder a zarr array or group."""
+
+
 class RemoteZarr:
     """A zarr array or group behind a URL. Its root metadata moves last, so that a part never looks whole."""
 
@@ -313,22 +319,32 @@ class RemoteZarr:
 
     def add(self, key: str, kind: TensorType) -> ZarrWriter:
         """The writer of the array, or of one more member of the group."""
+        if self._fs.exists(f"{self._temporary}/{key}/{ROOT}" if key else f"{self._temporary}/{ROOT}"):
+            return reopen_zarr(self._temporary_url, key, kind)
         return _create(self._zarr, self._temporary_url, key, kind, self._grids.get(key, ()))
 
     def prepare(self) -> None:
         """Zarr has stored each block when its write returned."""
 
+    def suspend(self) -> None:
+        """The objects stay under their temporary name."""
+
     def publish(self) -> None:
-        """Moves every object, the root's metadata last; one that is replaced is removed first."""
-        if self._fs.exists(self._path):
-            self._fs.rm(self._path, recursive=True)
-        root = f"{self._temporary}/zarr.json"
+        """Moves every object, the root's metadata last; what is replaced is removed first. A second call goes on."""
+        naming, root = f"{self._temporary}/{NAMING}", f"{self._temporary}/{ROOT}"
+        if not self._fs.exists(naming):
+            for name in (ROOT, ".zgroup", ".zarray"):  # first, so that what is left of it never looks whole
+                if self._fs.exists(f"{self._path}/{name}"):
+                    self._fs.rm_file(f"{self._path}/{name}")
+            if self._fs.exists(self._path):
+                self._fs.rm(self._path, recursive=True)
+            self._fs.pipe_file(naming, b"")
         found = sorted(self._fs.find(self._temporary), key=lambda name: (name == root, name))
         for name in found:
-            self._fs.mv(name, self._path + name[len(self._temporary) :])
-        self.abort()
+            if name != naming:
+                self._fs.mv(name, self._path + name[len(self._temporary) :])
 
     def abort(self) -> None:
-        """Removes what was written; nothing is left."""
+        """Removes what is left under the temporary name."""
         if self._fs.exists(self._temporary):
             self._fs.rm(self._temporary, recursive=True)

@@ -12,7 +12,7 @@ import secrets
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,16 +149,58 @@ def _attach(ray: Any, address: str) -> RaySession:
         raise RunError("run(plan, address)", f"{address!r} is no address of a cluster", legal=legal)
     problem = f"no cluster answers at {address!r}"
     try:
-        host, _, port = address.rpartition(":")
-        if port.isdecimal() and "://" not in address:
+        if "://" not in address:
+            control = _control(address)
+            host, _, port = control.rpartition(":")
             _greet(host.strip("[]"), int(port))  # Ray itself waits long, for what says nothing without end
             problem = f"what answers at {address!r} takes no program of this process"
-            legal += "; where it asks for a token, RAY_AUTH_MODE=token and RAY_AUTH_TOKEN say it"
+            _ask(control, address == "auto")
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:
-        cause = {"cause": f"{type(error).__name__}: {error}"}
-        raise RunError("run(plan, address)", problem, inputs=cause, legal=legal) from error
+        inputs = {"cause": f"{type(error).__name__}: {error}"}
+        if type(error).__name__ == "AuthenticationError":  # Ray has that class from version 2.52 on
+            problem = f"the cluster at {address!r} and this process do not agree on a token"
+            inputs = {name: _setting(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")}
+            legal = "RAY_AUTH_MODE=token, and the cluster's token as RAY_AUTH_TOKEN or in the file RAY_AUTH_TOKEN_PATH"
+        raise RunError("run(plan, address)", problem, inputs=inputs, legal=legal) from error
     return _session(ray, False, address)
+
+
+def _setting(name: str) -> str:
+    """Of the environment, as an error shows it: no token is shown."""
+    value = os.environ.get(name)
+    return "not set" if value is None else f"of {len(value)} characters" if name == "RAY_AUTH_TOKEN" else repr(value)
+
+
+def _control(address: str) -> str:
+    """Host and port of the control service at an address; of ``auto``, as Ray finds it."""
+    from ray._private import services
+
+    return str(services.canonicalize_bootstrap_address_or_die(None)) if address == "auto" else address
+
+
+def _ask(control: str, found: bool) -> None:
+    """Asks a control service once who it is, with this process's token; `ray.init` would ask for twenty seconds.
+
+    Args:
+        control: its host and port.
+        found: by Ray itself, which then takes a token that lies where it looks for one.
+
+    Raises:
+        Exception: one of Ray's: it takes no token of this process, or does not say who it is.
+    """
+    from ray import _raylet
+
+    internal: Any = _raylet
+    with suppress(ImportError):  # Ray has tokens from version 2.52 on
+        from ray._private.authentication import authentication_token_setup as tokens
+
+        internal.Config.initialize("")  # the environment is read again: it may have changed since a token was refused
+        internal.AuthenticationTokenLoader.instance().reset_cache()
+        if found:
+            tokens.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        tokens.ensure_token_if_auth_enabled(create_token_if_missing=False)  # a client that has none ends the process
+    internal.GcsClient(address=control)
 
 
 def _greet(host: str, port: int) -> None:
