@@ -14,6 +14,7 @@ from random_graphs import SHARED, Random, Step, Value, fitting, smooth, some_axe
 from tileweave import graph as tw
 from tileweave.graph.ir.dtypes import is_floating
 from tileweave.graph.ops.grouped.ragged import ragged_outer
+from tileweave.graph.ops.grouped.recurrence import recurrence
 
 INTEGERS = ("int64", "int32", "int8", "uint8")
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -277,6 +278,18 @@ def ragged(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None
     return Value(ragged_outer(x, y.tensor, sizes), m * v.size * 9, 9 * m * (v.error + (m + 1) * v.size))
 
 
+def recurrent(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
+    """Steps of a layer whose weights are small: a state depends on two inputs' worth of those before."""
+    x = v.tensor
+    if x.ndim != 3 or not all(x.shape) or dtype not in ("float32", "float64"):
+        return None
+    hidden = x.shape[2]
+    u = source(rng, (hidden, hidden), dtype).tensor / (20.0 * hidden)
+    cell, reverse = str(rng.choice(["tanh", "relu"])), bool(rng.random() < 0.5)
+    state = tw.full((x.shape[1], hidden), 0.5, dtype)
+    return Value(recurrence(cell, x, u, state, reverse=reverse)[0], 2 * v.size + 1, 2 * v.error + 8 * v.size + 16)
+
+
 def logical(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
     """Bits, truth values and rounding of whole numbers: exact."""
     x, w = v.tensor, fitting(rng, v.tensor, dtype, pool).tensor
@@ -316,5 +329,5 @@ BOTH: tuple[Step, ...] = (*SHARED, generated, assembled, chosen, mixed, more_win
 def steps_for(dtype: str) -> tuple[Step, ...]:
     """Every step that graphs of an element type take."""
     if dtype in FLOATS:
-        return (*BOTH, smooth, rounded, rounded, statistics, statistics, attending, pooled, *[curved] * 5)
+        return (*BOTH, smooth, rounded, rounded, statistics, statistics, attending, pooled, recurrent, *[curved] * 5)
     return (*BOTH, whole_numbers, exact, exact, exact, *[logical] * 6)

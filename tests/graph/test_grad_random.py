@@ -8,6 +8,7 @@ from random_graphs import random_partitions
 
 from tileweave import graph as tw
 from tileweave.graph.ops.grouped.ragged import ragged_outer
+from tileweave.graph.ops.grouped.recurrence import GATES, recurrence
 from tileweave.graph.ops.operators import OPERATORS
 from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import OPTIMIZATIONS
@@ -117,6 +118,20 @@ def ragged_sums(rng: Random):
     return [(rows, terms), (rows, columns)], lambda x, y: ragged_outer(x, y, sizes)
 
 
+def recurrent(rng: Random):
+    steps, batch, hidden = some(rng, 3)
+    cell, reverse = str(rng.choice(list(GATES))), bool(rng.integers(0, 2))
+    more = {"lstm": [(batch, hidden)], "gru": [(hidden,)]}.get(cell, [])
+    wide = GATES[cell] * hidden
+
+    def made(x, u, *states):
+        states = map(tw.as_tensor, states)
+        found = recurrence(cell, tw.as_tensor(x), tw.as_tensor(u), *states, reverse=reverse)
+        return found[0] if found[1] is None else tw.concat(found, 0)
+
+    return [(steps, batch, wide), (wide, hidden), (batch, hidden), *more], made
+
+
 def contraction(rng: Random):
     equation = str(
         rng.choice(["ij,jk->ik", "iij->j", "ij,ij->", "i,j,k->kji", "ab,bc,cd->ad", "...i,ij->...j", "ii,i->i"])
@@ -220,7 +235,7 @@ MAKERS: dict[str, Maker] = {
     "logsumexp in parts": along(lambda x, k: tw.reduce_in_parts("logsumexp", x, k, 2)),
     "variance in parts": along(lambda x, k: tw.reduce_in_parts("variance", x, k, 2)),
     "layer_norm": norm, "attention": attention, "matmul": matrices, "einsum": contraction, "linear": linear,
-    "ragged_dot": ragged, "ragged_outer": ragged_sums,
+    "ragged_dot": ragged, "ragged_outer": ragged_sums, "recurrence": recurrent,
     "conv": convolution, "max_pool": pooling("max_pool"), "average_pool": pooling("average_pool"), "stencil": stencil,
     "fused": fused,
 }  # fmt: skip

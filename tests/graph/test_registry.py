@@ -16,6 +16,7 @@ from tileweave.errors import GraphError
 from tileweave.graph.ops.grouped.attention import attended
 from tileweave.graph.ops.grouped.chained import conv_chain, product_chain, product_of
 from tileweave.graph.ops.grouped.ragged import ragged_outer
+from tileweave.graph.ops.grouped.recurrence import recurrence as steps_of
 from tileweave.graph.ops.grouped.rows import rows
 from tileweave.graph.ops.operators import OPERATORS
 from tileweave.graph.passes.rewrite import rewrite
@@ -129,6 +130,14 @@ MORE: dict[str, Row] = {
     "reshape": Row(lambda: tw.reshape(X, (2, 6)), lambda: X.reshape(2, 6), lambda: tw.reshape(X, 5)),
 }
 
+SQUARE = np.arange(16.0).reshape(4, 4) / 20
+
+
+def recurrence(cell: str, *inputs: np.ndarray) -> tuple[tw.Tensor, tw.Tensor | None]:
+    """All steps of a recurrent layer, of arrays."""
+    return steps_of(cell, *map(tw.as_tensor, inputs))
+
+
 SOFTMAX = (("max", (0,), "float64"), ("subtract", (0, -1), "float64"), ("exp", (-2,), "float64")) + (
     ("sum", (-3,), "float64"),
     ("divide", (-3, -4), "float64"),
@@ -174,6 +183,11 @@ TABLE: dict[str, Row] = {
         lambda: tw.ragged_dot(X, MATRICES, [1, 0, 1]),
         lambda: np.stack([X[0] @ MATRICES[0], X[1] @ MATRICES[2], 0 * W[0]]),
         lambda: tw.ragged_dot(X, MATRICES, [1, 2]),
+    ),
+    "recurrence": Row(
+        lambda: recurrence("tanh", X[None], SQUARE, X)[0],
+        lambda: np.tanh(X + X @ SQUARE.T)[None],
+        lambda: recurrence("tanh", X[None], SQUARE, X[:2]),
     ),
     "ragged_outer": Row(
         lambda: ragged_outer(X, Y, [1, 0, 2]),

@@ -203,6 +203,30 @@ class FindsFirst(Protocol):
         """
 
 
+class Repeater(Protocol):
+    """What runs a recurrent layer, for `Calls.add`."""
+
+    def arranged(self, u: Array, batch: int) -> Array:
+        """The weights of the state in the order in which they are read, to be given in their place."""
+
+
+@runtime_checkable
+class Repeats(Protocol):
+    """A backend that runs recurrent layers among the calls of its kernels; not every one does."""
+
+    def repeater(self, cell: str, reverse: bool, arrays: Sequence[Array], threads: int) -> Repeater | None:
+        """What `Calls.add` takes, with arrays like these, to run all steps of a recurrent layer; None: nothing.
+
+        Args:
+            cell: ``lstm``, ``gru``, ``tanh`` or ``relu``.
+            reverse: whether time runs backwards.
+            arrays: x [time, batch, gates * hidden], u [gates * hidden, hidden], the first state [batch, hidden]; of an
+                lstm the first inner state, of a gru what is added to the state's product for its new gate, [hidden];
+                the states [1 or 2, time, batch, hidden].
+            threads: that it may use.
+        """
+
+
 @runtime_checkable
 class OfDevice(Protocol):
     """A backend whose kernels run on a device, which need not be at hand."""

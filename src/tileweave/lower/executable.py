@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import Arranged, FindsFirst, Moves, PythonCalls, Takes, backend
+from tileweave.backends.base import Arranged, Moves, PythonCalls, backend
 from tileweave.backends.calls import AddsAlike, Apart, CallRow, Calls, Wanted
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source
@@ -28,6 +28,7 @@ from tileweave.lower import homes
 from tileweave.lower.execute import COPIES, Writes, copy, definition, execute, regular
 from tileweave.lower.reads import (
     block_bytes,
+    call_of,
     constant,
     is_call,
     is_native,
@@ -511,17 +512,16 @@ class Executable:
 
     def _given(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
         """Adds a call of code for any sizes; False where the arrays' strides allow none."""
-        by, node, made = backend(COPIES), cast("Operation", step.node), lies_as(target)
-        axis, (x, *rest) = node.parameter("axis"), (sample for _, sample in found)
-        call = None
-        if node.operator == "take" and isinstance(by, Takes):
-            call = by.taker(x, rest[0], made, axis, self._threads)
-        elif node.operator == "sort" and isinstance(by, FindsFirst):
-            order = node.parameter("descending"), step.outputs[0] == "indices"
-            call = by.finder(x, made, axis, *order, self._threads)
+        node, same = cast("Operation", step.node), [self._never_changes(read) for read in task.reads]
+        held = [
+            one if fixed and not isinstance(one, Slot) else None for (one, _), fixed in zip(found, same, strict=True)
+        ]
+        given, sample, made = [one for one, _ in found], [array for _, array in found], lies_as(target)
+        call, new = call_of(node, step.outputs[0], sample, held, made, self._threads)
         if call is None:
             return False
-        self._call(call, [*(one for one, _ in found), target], task.number)
+        operands = [one if array is None else array for one, array in zip(given, new, strict=True)]
+        self._call(call, [*operands, target], task.number)
         self._bound(task, [False] * len(found))
         return True
 

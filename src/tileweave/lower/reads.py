@@ -12,12 +12,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from tileweave.backends.base import FindsFirst, Repeats, Takes, backend
 from tileweave.backends.host import empty, fills_its_memory
 from tileweave.errors import RunError
 from tileweave.graph import Operation
 from tileweave.graph.ir.resolve import view
 from tileweave.graph.ops.operators import operator_of
-from tileweave.lower.execute import copy
+from tileweave.lower.execute import COPIES, copy
 from tileweave.lower.ragged import takes
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
@@ -243,7 +244,7 @@ def updates(step: Step, task: Task) -> bool:
 
 
 def is_call(step: Step, task: Task) -> bool:
-    """Whether a task may be computed by a backend's code for any sizes: elements at places, the first in order."""
+    """Whether a task may be computed by a backend's code for any sizes: elements at places, the first, recurrences."""
     if (
         step.stage != "block"
         or step.kernel.backend
@@ -254,7 +255,36 @@ def is_call(step: Step, task: Task) -> bool:
     node = cast("Operation", step.node)
     if any(read.partial for read in task.reads) or len(task.outs) != 1:
         return False
-    return (node.operator == "take" and len(task.reads) == 2) or node.operator == "sort"
+    return (node.operator == "take" and len(task.reads) == 2) or node.operator in ("sort", "recurrence")
+
+
+def call_of(
+    node: Operation, output: str, given: Sequence[Array], held: Sequence[Array | None], made: Array, threads: int
+) -> tuple[Any | None, list[Array | None]]:
+    """(what `Calls.add` takes for an operation that `is_call`, arrays to give instead of operands); each may be None.
+
+    Args:
+        node: the operation.
+        output: which of its outputs is wanted.
+        given: arrays that lie as the operands do.
+        held: the operands that are the same in every run, None for the others.
+        made: an array that lies as the result does.
+        threads: that it may use.
+    """
+    by, name = backend(COPIES), node.operator
+    if name == "recurrence" and isinstance(by, Repeats):
+        new = [None if array is None else np.ascontiguousarray(array) for array in held]
+        arrays = [x if array is None else array for x, array in zip(given, new, strict=True)]
+        call = by.repeater(node.parameter("cell"), node.parameter("reverse"), [*arrays, made], threads)
+        if call is not None and new[1] is not None:
+            new[1] = call.arranged(new[1], made.shape[2])
+        return call, new
+    if name == "take" and isinstance(by, Takes):
+        return by.taker(given[0], given[1], made, node.parameter("axis"), threads), [None, None]
+    if name == "sort" and isinstance(by, FindsFirst):
+        order = node.parameter("descending"), output == "indices"
+        return by.finder(given[0], made, node.parameter("axis"), *order, threads), [None]
+    return None, [None] * len(given)
 
 
 def is_native(step: Step, task: Task) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from tileweave.backends.base import ELEMENTS, Decision, primitives_text
 from tileweave.backends.cpu.firsts import Firsts, searchable
 from tileweave.backends.cpu.kernel import CpuKernel, compile
 from tileweave.backends.cpu.moves import Move, movable
+from tileweave.backends.cpu.recurrent.bind import Recurrence, computable
 from tileweave.backends.cpu.takes import Take, takeable
 from tileweave.backends.cpu.target.calls import NativeCalls
 from tileweave.backends.cpu.tuning import Tuned, tune
@@ -74,6 +75,12 @@ class Cpu:
     ) -> Firsts | None:
         """What finds the first in order among the calls of kernels; None where there is no code for it."""
         return Firsts(descending, places, threads) if searchable(x, out, axis) else None
+
+    def repeater(
+        self, cell: str, reverse: bool, arrays: Sequence[np.ndarray[Any, Any]], threads: int
+    ) -> Recurrence | None:
+        """What runs all steps of a recurrent layer among the calls of kernels; None where there is no code for it."""
+        return Recurrence(cell, reverse, threads) if computable(arrays) else None
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray[Any, Any]]:
         """Arrays that begin with a cache line where they are large."""

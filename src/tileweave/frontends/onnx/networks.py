@@ -13,6 +13,7 @@ from tileweave import graph as g
 from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.frontends.windows import both, max_places, rounded_up, window_means
 from tileweave.graph import Tensor
+from tileweave.graph.ops.grouped.recurrence import TYPES, recurrence
 
 
 def pads_of(
@@ -244,7 +245,7 @@ def activation(node: OnnxNode, name: str, alpha: float | None, beta: float | Non
 
 @operator("RNN", "GRU", "LSTM")
 def recurrent(node: OnnxNode) -> Any:
-    """A recurrent layer, forward, reverse or both, its steps unrolled."""
+    """A recurrent layer, forward, reverse or both: one operation each, or steps where it is not of the usual kind."""
     x, w, r = (node.tensor(k) for k in range(3))
     gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[node.kind]
     by_batch = bool(node.get("layout", 0))
@@ -279,9 +280,22 @@ def recurrent(node: OnnxNode) -> Any:
             both = g.select(bias, 0, d)
             wb, rb = _biases(node, both[: gates * hidden], both[gates * hidden :], hidden)
         peephole = g.select(node.tensor(7), 0, d) if node.kind == "LSTM" and node.has(7) else None
+        own = slice(d * len(per), (d + 1) * len(per))
+        cell = _one_cell(node, names[own], per) if lengths is None and peephole is None and x.type.box.size else ""
+        if cell and x.dtype.str[1:] in TYPES:
+            order = [_in_order(node, g.select(each, 0, d), hidden) for each in (w, r)]
+            inputs = g.matmul(x, g.transpose(order[0]))  # of all steps at once
+            inputs = inputs if wb is None else g.add(inputs, _in_order(node, wb, hidden))
+            late = g.full((hidden,), 0, x.dtype) if rb is None else rb
+            more = {"LSTM": [c], "GRU": [late]}.get(node.kind, [])
+            states, cells = recurrence(cell, inputs, order[1], h, *more, reverse=backward)
+            outputs.append(states)
+            last_h.append(states[0 if backward else steps - 1])
+            last_c.append(c if cells is None else cells[0 if backward else steps - 1])
+            continue
         wt, rt = g.transpose(g.select(w, 0, d)), g.transpose(g.select(r, 0, d))
-        functions = made[d * len(per) : (d + 1) * len(per)]
-        inputs = g.matmul(x, wt) if wb is None else g.add(g.matmul(x, wt), wb)  # of all steps at once
+        functions = made[own]
+        inputs = g.matmul(x, wt) if wb is None else g.add(g.matmul(x, wt), wb)
         found: list[Tensor] = [zero] * steps
         for step in range(steps - 1, -1, -1) if backward else range(steps):
             pre = g.select(inputs, 0, step)
@@ -302,6 +316,22 @@ def recurrent(node: OnnxNode) -> Any:
     if by_batch:
         y, y_h, y_c = g.transpose(y, (2, 0, 1, 3)), g.transpose(y_h, (1, 0, 2)), g.transpose(y_c, (1, 0, 2))
     return (y, y_h, y_c) if node.kind == "LSTM" else (y, y_h)
+
+
+def _one_cell(node: OnnxNode, names: list[str], usual: list[str]) -> str:
+    """The cell that computes a layer as one operation; empty where it has functions, or an order, of its own."""
+    if node.get("clip") is not None or node.get("input_forget", 0):
+        return ""
+    if node.kind == "RNN":
+        return names[0].lower() if names[0] in ("Tanh", "Relu") else ""
+    early = node.kind == "GRU" and not node.get("linear_before_reset", 0)
+    return "" if early or names != usual else node.kind.lower()
+
+
+def _in_order(node: OnnxNode, x: Tensor, hidden: int) -> Tensor:
+    """Rows of weights, gate after gate in the order of `recurrence`."""
+    order = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}.get(node.kind)
+    return x if order is None else g.concat([x[k * hidden : (k + 1) * hidden] for k in order], 0)
 
 
 def _clipped(node: OnnxNode, x: Tensor) -> Tensor:

@@ -1,0 +1,102 @@
+"""A recurrent layer as one call: where its arrays lie, how its weights are arranged, how its steps are shared.
+
+The weights of the state stand in panels: some vectors of the state's elements, all gates of each, term after term. So a
+step reads them in one stream, from a cache that holds them from step to step. Weights that are constant are arranged
+once, others at the beginning of each call.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileweave.backends.cpu.moves import run_on_pool
+from tileweave.backends.cpu.recurrent.emit import ENV_BYTES, PLACES, StepTile, code
+from tileweave.backends.cpu.target.calls import Bound
+from tileweave.backends.cpu.target.target import host
+from tileweave.backends.host import address_of
+from tileweave.errors import BackendError
+
+Array = NDArray[Any]
+GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
+PARALLEL_STEP = 1 << 19
+"""Bytes of weights, times rows that are computed while a vector of them is read, from which on threads share a step:
+to begin a loop of theirs takes about a microsecond."""
+_MOST_VECTORS = 4
+"""Of the state's elements in a panel: with the gates enough sums at once to hide the time that one takes."""
+
+
+def computable(arrays: Sequence[Array]) -> bool:
+    """Whether there is code for a recurrence of these arrays (x, u, state, .., out): rows that are dense."""
+    x, out = arrays[0], arrays[-1]
+    dense = all(one.strides[-1] == one.itemsize and one.flags.aligned and one.size for one in arrays)
+    same = all(one.dtype == x.dtype and one.dtype.isnative for one in arrays)
+    return dense and same and x.dtype.str[1:] in ("f4", "f8") and out.flags.c_contiguous
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """All steps of a recurrent layer, for `NativeCalls`; `computable` says whether there is one.
+
+    Args:
+        cell: a key of `GATES`.
+        reverse: whether time runs backwards.
+        threads: that it may use.
+    """
+
+    cell: str
+    reverse: bool
+    threads: int
+
+    def _tile(self, batch: int, hidden: int, width: int) -> tuple[StepTile, int]:
+        """How a step is cut, and how many threads share it."""
+        target, gates = host(), GATES[self.cell]
+        lanes, sums = target.lanes(width), target.registers * 3 // 4
+        most = max(1, min(batch, sums // gates))
+        rows = -(-batch // -(-batch // most))
+        several = gates * hidden * hidden * width * rows >= PARALLEL_STEP
+        threads = self.threads if several else 1
+        vectors = -(-hidden // lanes)
+        held = max(1, min(_MOST_VECTORS, sums // (rows * gates), -(-vectors // threads)))
+        return StepTile(self.cell, gates, "float" if width == 4 else "double", lanes, rows, held), threads
+
+    def arranged(self, u: Array, batch: int) -> Array:
+        """The weights in panels, [panel, term, gate, vector, lane]: what `bind` takes for them, too."""
+        hidden, (tile, _) = u.shape[1], self._tile(batch, u.shape[1], u.itemsize)
+        wide = tile.vectors * tile.lanes
+        panels = -(-hidden // wide)
+        parts = np.zeros((tile.gates, panels * wide, hidden), u.dtype)
+        parts[:, :hidden] = u.reshape(tile.gates, hidden, hidden)
+        parts = parts.reshape(tile.gates, panels, tile.vectors, tile.lanes, hidden)
+        return np.ascontiguousarray(parts.transpose(1, 4, 0, 2, 3))
+
+    def bind(self, arrays: Sequence[Array]) -> Bound:
+        """The recurrence on arrays (x, u, state, inner state or bias where the cell has one, out)."""
+        x, u, state, *more, out = arrays
+        if not computable(arrays):
+            raise BackendError("Recurrence(..)", f"{x.dtype}{x.shape} is not computed by rows", legal="dense rows")
+        steps, batch, hidden = x.shape[0], x.shape[1], out.shape[-1]
+        tile, threads = self._tile(batch, hidden, x.itemsize)
+        arranged = u.ndim == 5
+        panels = -(-hidden // (tile.vectors * tile.lanes))
+        work = 0 if arranged else panels * tile.vectors * tile.lanes * tile.gates * hidden * x.itemsize + 64
+        names = ("x", "u", "state", *(["more"] if more else []), "out")
+        entry = code(tile, host()).function("entry", None, ctypes.c_void_p)
+        bound = Bound(entry, ENV_BYTES, work, [PLACES[name] for name in names])
+        words = dict(zip(names, map(address_of, arrays), strict=True))
+        words |= {"steps": steps, "batch": batch, "hidden": hidden, "panels": panels, "arranged": int(arranged)}
+        words |= {"tasks": min(panels, threads), "first": steps - 1 if self.reverse else 0}
+        words |= {"way": -1 if self.reverse else 1, "x_step": x.strides[0], "x_row": x.strides[1]}
+        words |= {"u_row": 0 if arranged else u.strides[0], "state_row": state.strides[0]}
+        words["more_row"] = more[0].strides[0] if more and more[0].ndim == 2 else 0
+        for name, word in words.items():
+            bound.write(PLACES[name], word)
+        run_on_pool(bound, threads)
+        return bound

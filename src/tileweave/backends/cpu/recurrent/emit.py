@@ -1,0 +1,315 @@
+"""The code of a recurrent layer: arrange the weights where they are not, then step after step.
+
+A step is a loop over panels of the state's elements, which threads share. A tile of it, some rows of the batch by a
+panel, holds the sums of all gates in registers while the terms pass; then the gates become the new state.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from tileweave.backends.cpu.llvm import functions, vectors
+from tileweave.backends.cpu.llvm.elements import Element, element, vector
+from tileweave.backends.cpu.llvm.functions import Floats
+from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.llvm.loops import run_tasks
+from tileweave.backends.cpu.moves import HEAD
+from tileweave.backends.cpu.target.jit import Code, compile_ir
+from tileweave.backends.cpu.target.target import Target
+
+_POINTERS = ("x", "u", "state", "more", "out", "x_now", "state_now", "more_now", "out_now", "inner_out", "held")
+_NUMBERS = ("steps", "batch", "hidden", "panels", "arranged", "tasks", "first", "way", "x_step", "x_row", "u_row")
+_ROWS = ("state_row", "more_row", "state_now_row", "more_now_row")
+PLACES = {name: 8 * (HEAD + k) for k, name in enumerate((*_POINTERS, *_NUMBERS, *_ROWS))}
+"""Word of the environment -> where it is, in bytes; those with "now" are of the step that runs."""
+ENV_BYTES = 8 * (HEAD + len(PLACES))
+_MEMORY = 16
+"""Where an environment names the working memory."""
+_UNROLLED = 4
+"""Terms that pass in one turn of a loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTile:
+    """What code is made for.
+
+    Args:
+        cell: whose gates become the state.
+        gates: how many it has.
+        type: of the elements, ``float`` or ``double``.
+        lanes: of a vector.
+        rows: of the batch that are computed at once.
+        vectors: of the state's elements in a panel.
+    """
+
+    cell: str
+    gates: int
+    type: str
+    lanes: int
+    rows: int
+    vectors: int
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element."""
+        return 4 if self.type == "float" else 8
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of a vector."""
+        return self.lanes * self.width
+
+    @property
+    def term_bytes(self) -> int:
+        """Bytes that a panel has of one term."""
+        return self.gates * self.vectors * self.vector_bytes
+
+    @property
+    def element(self) -> Element:
+        """As code names the type."""
+        return element("FP32" if self.type == "float" else "FP64")
+
+
+def _words(f: Function, *names: str) -> list[str]:
+    """Words of the environment."""
+    return [f.load("ptr" if name in _POINTERS else "i64", f.at("%env", PLACES[name]), 8) for name in names]
+
+
+def _set(f: Function, name: str, value: Value) -> None:
+    f.store("ptr" if name in _POINTERS else "i64", value, f.at("%env", PLACES[name]), 8)
+
+
+def _shared(f: Function, task: str, tasks: str) -> None:
+    """Run a function once per task."""
+    f.when(
+        f.compare("sgt", tasks, 1),
+        lambda: run_tasks(f, task, "%env", tasks, "0"),
+        lambda: f.call(task, "ptr %env", "i64 0", "i64 0"),
+    )
+
+
+@functools.cache
+def code(tile: StepTile, target: Target) -> Code:
+    """``entry(env)``, which runs all steps."""
+    module = Module()
+    f = Function(module, "entry", [("ptr", "env")], public=True)
+    u, out, arranged, tasks = _words(f, "u", "out", "arranged", "tasks")
+    steps, batch, hidden, first, way = _words(f, "steps", "batch", "hidden", "first", "way")
+    x, x_step, state, more, state_row, more_row = _words(f, "x", "x_step", "state", "more", "state_row", "more_row")
+    memory = f.load("ptr", f.at("%env", _MEMORY), 8)
+    lacks = f.compare("eq", arranged, 0)
+    _set(f, "held", f.value(f"select i1 {lacks}, ptr {memory}, ptr {u}"))
+    f.when(lacks, lambda: _shared(f, "arrange", tasks))
+    row = f.mul(hidden, tile.width)
+    block = f.mul(row, batch)
+    _set(f, "state_now", state)
+    _set(f, "state_now_row", state_row)
+    _set(f, "more_now", more)
+    _set(f, "more_now_row", more_row)
+
+    def step(number: Value, _: list[str]) -> None:
+        t = f.add(first, f.mul(number, way))
+        here = f.at(out, f.mul(t, block))
+        inner = f.at(here, f.mul(steps, block))
+        _set(f, "x_now", f.at(x, f.mul(t, x_step)))
+        _set(f, "out_now", here)
+        _set(f, "inner_out", inner)
+        _shared(f, "part", tasks)
+        _set(f, "state_now", here)
+        _set(f, "state_now_row", row)
+        if tile.cell == "lstm":
+            _set(f, "more_now", inner)
+            _set(f, "more_now_row", row)
+
+    f.loop(0, steps, step)
+    f.ret()
+    _arrange(module, tile)
+    _part(module, tile, target)
+    return compile_ir(module.text(), ("entry",), target)
+
+
+def _panels(f: Function, panels: str, tasks: str) -> tuple[Value, Value]:
+    """The panels of a task, the second exclusive."""
+    first, end = (f.div(f.mul(task, panels), tasks) for task in ("%task", f.add("%task", 1)))
+    return first, end
+
+
+def _arrange(module: Module, tile: StepTile) -> None:
+    """A task that arranges the weights of some panels; lanes behind the last element repeat it."""
+    f = Function(module, "arrange", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
+    u, held, hidden, panels, tasks, u_row = _words(f, "u", "held", "hidden", "panels", "tasks", "u_row")
+    full, short = vector(tile.type, tile.lanes), vectors.short_row(tile.lanes, tile.type)
+    last, wide = f.sub(hidden, 1), tile.vectors * tile.lanes
+    whole = f.mul(f.div(hidden, short), short)
+    first, end = _panels(f, panels, tasks)
+
+    def panel(number: Value, _: list[str]) -> None:
+        begin = f.at(held, f.mul(f.mul(number, hidden), tile.term_bytes))
+
+        def one(index: Value, _: list[str]) -> None:
+            gate, place = f.div(index, tile.vectors), f.rem(index, tile.vectors)
+            into = f.at(begin, f.mul(index, tile.vector_bytes))
+            start = f.add(f.mul(number, wide), f.mul(place, tile.lanes))
+            rows = [
+                f.at(u, f.mul(f.add(f.mul(gate, hidden), f.min(f.add(start, lane), last)), u_row))
+                for lane in range(tile.lanes)
+            ]
+
+            def some(term: Value, _: list[str]) -> None:
+                at = f.mul(term, tile.width)
+                read = [f.load(vector(tile.type, short), f.at(each, at), tile.width) for each in rows]
+                for k, made in enumerate(vectors.transpose(f, tile.type, tile.lanes, read)):
+                    f.store(full, made, f.at(into, f.mul(f.add(term, k), tile.term_bytes)), tile.width)
+
+            def single(term: Value, _: list[str]) -> None:
+                at, to = f.mul(term, tile.width), f.at(into, f.mul(term, tile.term_bytes))
+                for lane, each in enumerate(rows):
+                    f.store(tile.type, f.load(tile.type, f.at(each, at), tile.width), f.at(to, lane * tile.width), 4)
+
+            f.loop(0, whole, some, step=short)
+            f.loop(whole, hidden, single)
+
+        f.loop(0, tile.gates * tile.vectors, one)
+
+    f.loop(first, end, panel)
+    f.ret()
+
+
+def _part(module: Module, tile: StepTile, target: Target) -> None:
+    """A task of a step: the new states of some panels, for all rows."""
+    f = Function(module, "part", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
+    batch, hidden, panels, tasks = _words(f, "batch", "hidden", "panels", "tasks")
+    sums = f.slot("i8", tile.rows * tile.vectors * tile.gates * tile.vector_bytes)
+    first, end = _panels(f, panels, tasks)
+    tiles = f.div(f.add(batch, tile.rows - 1), tile.rows)
+
+    def panel(number: Value, _: list[str]) -> None:
+        def rows(index: Value, _: list[str]) -> None:
+            begin = f.min(f.mul(index, tile.rows), f.sub(batch, tile.rows))  # the last rows may be computed twice
+            place = _Place(f, tile, str(begin), f.mul(number, tile.vectors * tile.lanes))
+            _multiply(f, tile, target, place, number, hidden, sums)
+
+            def one(each: Value, _: list[str]) -> None:
+                at = f.at(sums, f.mul(each, tile.gates * tile.vector_bytes))
+                _finish(f, tile, target, place, f.div(each, tile.vectors), f.rem(each, tile.vectors), at)
+
+            f.loop(0, tile.rows * tile.vectors, one)
+
+        f.loop(0, tiles, rows)
+
+    f.loop(first, end, panel)
+    f.ret()
+
+
+class _Place:
+    """Where a tile's operands lie.
+
+    Args:
+        f: where code goes.
+        tile: the tile.
+        row: its first row.
+        begin: its first element of the state.
+    """
+
+    def __init__(self, f: Function, tile: StepTile, row: str, begin: Value) -> None:
+        self.f, self.tile, self.row, self.begin = f, tile, row, begin
+        self.hidden, self.x, self.x_row = _words(f, "hidden", "x_now", "x_row")
+        self.state, self.state_row, self.more, self.more_row = _words(
+            f, "state_now", "state_now_row", "more_now", "more_now_row"
+        )
+        self.out, self.inner_out = _words(f, "out_now", "inner_out")
+
+    def mask(self, number: Value) -> str:
+        """The lanes of a vector that are elements of the state."""
+        f, lanes = self.f, self.tile.lanes
+        return vectors.mask_below(f, str(f.sub(self.hidden, f.add(self.begin, f.mul(number, lanes)))), lanes)
+
+    def at(self, base: str, row_bytes: Value, row: Value, number: Value, gate: int = 0) -> str:
+        """Where a vector of an operand lies."""
+        f, tile = self.f, self.tile
+        index = f.add(f.add(self.begin, f.mul(number, tile.lanes)), f.mul(self.hidden, gate))
+        return f.at(f.at(base, f.mul(f.add(self.row, row), row_bytes)), f.mul(index, tile.width))
+
+    def read(self, mask: str, pointer: str) -> str:
+        """A vector."""
+        if self.tile.lanes == 1:
+            return self.f.load(self.tile.type, pointer, self.tile.width)
+        return vectors.load(self.f, self.tile.element, self.tile.lanes, pointer, mask)
+
+
+def _multiply(f: Function, tile: StepTile, target: Target, place: _Place, panel: Value, hidden: str, sums: str) -> None:
+    """The sums of a tile, all gates of a row and vector side by side."""
+    full = vector(tile.type, tile.lanes)
+    (held,) = _words(f, "held")
+    weights = f.at(held, f.mul(f.mul(panel, hidden), tile.term_bytes))
+    masks = [place.mask(k) for k in range(tile.vectors)]
+    states = [f.at(place.state, f.mul(f.add(place.row, row), place.state_row)) for row in range(tile.rows)]
+    start: list[tuple[str, Value]] = []
+    for row in range(tile.rows):
+        for gate in range(tile.gates):
+            for k in range(tile.vectors):
+                late = tile.cell == "gru" and gate == 2  # its inputs are added behind the reset gate
+                source = place.at(place.more, 0, 0, k) if late else place.at(place.x, place.x_row, row, k, gate)
+                start.append((full, place.read(masks[k], source)))
+
+    v = Floats(f, target, tile.type, tile.lanes)
+
+    def term(number: Value, now: list[str]) -> list[str]:
+        at, offset = f.at(weights, f.mul(number, tile.term_bytes)), f.mul(number, tile.width)
+        count = tile.gates * tile.vectors
+        factors = [f.load(full, f.at(at, n * tile.vector_bytes), tile.width) for n in range(count)]
+        found = []
+        for row in range(tile.rows):
+            one = f.load(tile.type, f.at(states[row], offset), tile.width)
+            each = vectors.broadcast(f, tile.type, tile.lanes, one)
+            found += [v.multiply_add(a, each, now[row * count + n]) for n, a in enumerate(factors)]
+        return found
+
+    def several(number: Value, now: list[str]) -> list[str]:
+        for k in range(_UNROLLED):
+            now = term(f.add(number, k), now)
+        return now
+
+    whole = f.mul(f.div(hidden, _UNROLLED), _UNROLLED)
+    made = f.loop(0, whole, several, step=_UNROLLED, carry=start)
+    made = f.loop(whole, hidden, term, carry=[(full, value) for value in made])
+    for number, value in enumerate(made):
+        row, gate, k = number // (tile.gates * tile.vectors), number // tile.vectors % tile.gates, number % tile.vectors
+        place_of = ((row * tile.vectors + k) * tile.gates + gate) * tile.vector_bytes
+        f.store(full, value, f.at(sums, place_of), tile.vector_bytes)
+
+
+def _finish(f: Function, tile: StepTile, target: Target, place: _Place, row: Value, number: Value, sums: str) -> None:
+    """A vector of the new state of a row, from the sums of its gates."""
+    v, full = Floats(f, target, tile.type, tile.lanes), vector(tile.type, tile.lanes)
+    mask, width = place.mask(number), tile.width
+    gates = [f.load(full, f.at(sums, k * tile.vector_bytes), tile.vector_bytes) for k in range(tile.gates)]
+    own = f.mul(place.hidden, width)
+
+    def write(base: str, value: str) -> None:
+        pointer = place.at(base, own, row, number)
+        if tile.lanes == 1:
+            f.store(tile.type, value, pointer, width)
+        else:
+            vectors.store(f, tile.element, tile.lanes, value, pointer, mask)
+
+    if tile.cell == "lstm":
+        before = place.read(mask, place.at(place.more, place.more_row, row, number))
+        enter, forget, leave = (functions.sigmoid(v, gates[k]) for k in (0, 1, 3))
+        inner = v.multiply_add(enter, functions.tanh(v, gates[2]), v.mul(forget, before))
+        write(place.inner_out, inner)
+        made = v.mul(leave, functions.tanh(v, inner))
+    elif tile.cell == "gru":
+        before = place.read(mask, place.at(place.state, place.state_row, row, number))
+        given = place.read(mask, place.at(place.x, place.x_row, row, number, 2))
+        reset, update = (functions.sigmoid(v, gates[k]) for k in (0, 1))
+        new = functions.tanh(v, v.multiply_add(reset, gates[2], given))
+        made = v.multiply_add(v.sub(v.constant(1.0), update), new, v.mul(update, before))
+    elif tile.cell == "tanh":
+        made = functions.tanh(v, gates[0])
+    else:
+        made = v.select(v.compare("olt", gates[0], v.constant(0.0)), v.constant(0.0), gates[0])
+    write(place.out, made)
