@@ -9,7 +9,6 @@ Source: own.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,8 +87,7 @@ class Recurrence:
         panels = -(-hidden // (tile.vectors * tile.lanes))
         work = 0 if arranged else panels * tile.vectors * tile.lanes * tile.gates * hidden * x.itemsize + 64
         names = ("x", "u", "state", *(["more"] if more else []), "out")
-        entry = code(tile, host()).function("entry", None, ctypes.c_void_p)
-        bound = Bound(entry, ENV_BYTES, work, [PLACES[name] for name in names])
+        bound = Bound(code(tile, host()), ENV_BYTES, work, [PLACES[name] for name in names])
         words = dict(zip(names, map(address_of, arrays), strict=True))
         words |= {"steps": steps, "batch": batch, "hidden": hidden, "panels": panels, "arranged": int(arranged)}
         words |= {"tasks": min(panels, threads), "first": steps - 1 if self.reverse else 0}
