@@ -100,3 +100,26 @@ def test_products_are_exact_whatever_stands_for_zero(kinds: tuple[str, str], kno
         (y,) = loaded(node, inputs, constants, {"y": "int32"})
         rows = za.astype(np.int64).reshape(-1, 1) if za.ndim else np.int64(za)
         np.testing.assert_array_equal(y, (a.astype(np.int64) - rows) @ (b.astype(np.int64) - zb.astype(np.int64)))
+
+
+@pytest.mark.parametrize("zeros", [(7, 7), (0, 0), (7, 8), (250, 3)])
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_what_is_quantised_there_and_back_takes_no_more_steps_than_it_needs(kind: str, zeros: tuple[int, int]) -> None:
+    """What stands for zero is added and taken away again only where two of them differ, and what is whole stays."""
+    first, second = (np.array(z).astype(kind) for z in zeros)
+    x = np.random.default_rng(zeros[0]).normal(0, 60, (37, 11)).astype(np.float32)
+    x.flat[:6] = 0.5, -0.5, 1.5, np.inf, -np.inf, 1e30
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z2"], ["y"]),
+    ]
+    scale = np.float32(1)
+    (y,) = loaded(nodes, {"x": x}, {"s": scale, "z": first, "z2": second}, {"y": "float32"})
+    limits = np.iinfo(kind)
+    wide = np.clip(np.rint(x.astype(np.float64)) + int(first), limits.min, limits.max) - int(second)
+    np.testing.assert_array_equal(y, wide.astype(np.float32))
+    read = tw.quantize(tw.source(x), scale, int(first), kind)
+    back = tw.dequantize(read, scale, int(second))
+    np.testing.assert_array_equal(np.asarray(back), y)
+    steps = [op.operator for op in tw.graph.Graph.of(back).operations]
+    assert len(steps) == (5 if zeros[0] == zeros[1] else 7), steps

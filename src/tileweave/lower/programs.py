@@ -234,6 +234,7 @@ def _is_long_sum(operation: Operation) -> bool:
     return length > LONGEST_SUM and operation.operator not in ("max", "min")
 
 
+@lru_cache(maxsize=256)
 def _type_name(dtype: np.dtype[Any]) -> str:
     """TEIR's name of an element type; a bool is 1 or 0 of INT8. Empty where chains have no code for it."""
     return _TRUTH if dtype == np.bool_ else dtype_name(dtype) if dtype in TEIR_DTYPES | _NARROW else ""

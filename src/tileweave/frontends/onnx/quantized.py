@@ -67,9 +67,11 @@ def dequantize(node: OnnxNode) -> Tensor:
     near = is_narrow(x.dtype) or x.dtype.itemsize < 4  # whose differences a float holds
     held = wide if near else np.dtype(np.int32)
 
-    value = as_numbers(x, held) if near else g.cast(x, held)
-    if node.has(2):
-        value = g.subtract(value, _spread(node, _held(node, 2, held), x, axis, block))
+    zero = _spread(node, _held(node, 2, held), x, axis, block) if node.has(2) else None
+    if near:
+        value = as_numbers(x, held, zero)
+    else:
+        value = g.cast(x, held) if zero is None else g.subtract(g.cast(x, held), zero)
     return g.cast(g.multiply(g.cast(value, wide), g.cast(_spread(node, scale, x, axis, block), wide)), out)
 
 

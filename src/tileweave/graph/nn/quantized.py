@@ -8,7 +8,7 @@ import numpy as np
 
 from tileweave.errors import DtypeError
 from tileweave.graph.ir.dtypes import element_type
-from tileweave.graph.ir.nodes import Operation, Tensor
+from tileweave.graph.ir.nodes import ArrayData, Operation, Selector, Source, Tensor
 from tileweave.graph.ir.select import unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
@@ -44,20 +44,50 @@ def quantize(x: Any, scale: Any, zero: Any = 0, dtype: Any = np.uint8, axis: int
     if kind.kind not in "iu":
         raise DtypeError(where, f"element type {kind.name}", inputs={"x": x.type}, legal="int8, uint8, ..")
     steps = rint(divide(x, cast(_along(scale, x, axis), x.dtype)))
-    out: Tensor = saturate(add(steps, cast(_along(zero, x, axis), x.dtype)), kind)
+    point = float(zero) if type(zero) is int else cast(_along(zero, x, axis), x.dtype)
+    out: Tensor = saturate(add(steps, point), kind)
     return out
 
 
-def as_numbers(x: Tensor, dtype: Any) -> Tensor:
-    """Integers in a floating type, as a cast makes them.
+def as_numbers(x: Tensor, dtype: Any, zero: Tensor | float | None = None) -> Tensor:
+    """Integers in a floating type, as a cast makes them, less what stands for zero where that is given.
 
-    Those that `saturate` made of such floats come from the floats, so that both are one chain; there NaN stays NaN.
+    Those that `saturate` made of such floats come from the floats, so that both are one chain; there NaN stays NaN, and
+    where both name the same zero, it is left out, so that zero may be -0.
     """
     made, dtype = x.producer, np.dtype(dtype)
     if not isinstance(made, Operation) or made.operator != "saturate" or made.input("x").dtype != dtype:
-        return cast(x, dtype)
-    limits = np.iinfo(x.dtype)
-    return clip(trunc(made.input("x")), float(limits.min), float(limits.max))
+        value = cast(x, dtype)
+    else:
+        value, limits = made.input("x"), np.iinfo(x.dtype)
+        low, high, less = float(limits.min), float(limits.max), _known(zero)
+        steps = value.producer
+        if less is not None and x.dtype.itemsize <= 2 and isinstance(steps, Operation) and steps.operator == "add":
+            if _known(steps.input("x1")) == less and steps.input("x0").shape == value.shape:
+                value, low, high, zero = steps.input("x0"), low - less, high - less, None
+        value = clip(value if _whole(value) else trunc(value), low, high)
+    return value if zero is None else subtract(value, zero)
+
+
+def _known(value: Tensor | float | None) -> float | None:
+    """The whole number that a value is for good; None where it is not known, or another."""
+    if isinstance(value, Tensor):
+        made = value.producer
+        if isinstance(made, Selector) and made.kind == "full":
+            value = made.parameter("value")
+        elif isinstance(made, Source) and isinstance(made.data, ArrayData) and isinstance(made.data.array.base, bytes):
+            value = float(made.data.array.flat[0]) if made.data.array.size == 1 else None
+    return float(value) if isinstance(value, (int, float)) and float(value).is_integer() else None
+
+
+def _whole(value: Tensor) -> bool:
+    """Whether floats are whole numbers, infinite or NaN, by what makes them."""
+    made = value.producer
+    if not isinstance(made, Operation):
+        return _known(value) is not None
+    if made.operator == "add":
+        return all(_whole(x) for _, x in made.inputs)
+    return made.operator in ("rint", "trunc", "floor", "ceil")
 
 
 @public()
@@ -65,9 +95,10 @@ def dequantize(x: Any, scale: Any, zero: Any = 0, axis: int | None = None) -> Te
     """``(x - zero) * scale`` in the type of the scale; else as `quantize`."""
     x = as_tensor(x, "dequantize(x, scale, zero)")
     scale = _along(scale, x, axis)
-    point = _along(zero, x, axis)
     if x.dtype.itemsize <= 2 and scale.dtype == np.float32:  # whose differences float32 holds
-        return multiply(subtract(as_numbers(x, scale.dtype), as_numbers(point, scale.dtype)), scale)
+        less = float(zero) if type(zero) is int else as_numbers(_along(zero, x, axis), scale.dtype)
+        return multiply(as_numbers(x, scale.dtype, less), scale)
+    point = _along(zero, x, axis)
     return multiply(cast(subtract(cast(x, np.int32), cast(point, np.int32)), scale.dtype), scale)
 
 
