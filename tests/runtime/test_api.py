@@ -38,6 +38,19 @@ def test_narrow_floats_are_not_rounded_between_partial_sums():
     assert tw.run(tw.mean(np.ones(70000, np.float16))) == 1
 
 
+def test_a_fused_graph_goes_with_its_plan_and_its_arrays() -> None:
+    """What it was fused from, and what was fused of it, used to keep each other for ever."""
+    for how in (lambda x: tw.softmax(x, -1), lambda x: tw.exp(x) * 2.0 + x):
+        array = np.linspace(0, 1, 400 * 300, dtype=np.float32).reshape(400, 300)
+        tensor = how(tw.source(array))
+        held = weakref.ref(array)
+        tw.run(tensor)
+        graph = weakref.ref(tw.plan(tensor).graph)
+        del tensor, array
+        gc.collect()
+        assert held() is None and graph() is None
+
+
 def test_what_ran_is_freed_with_its_graph():
     array = np.ones((64, 64))
     tensor = tw.exp(tw.source(array) @ tw.source(array))

@@ -75,8 +75,9 @@ def _known(value: Tensor | float | None) -> float | None:
         made = value.producer
         if isinstance(made, Selector) and made.kind == "full":
             value = made.parameter("value")
-        elif isinstance(made, Source) and isinstance(made.data, ArrayData) and isinstance(made.data.array.base, bytes):
-            value = float(made.data.array.flat[0]) if made.data.array.size == 1 else None
+        elif isinstance(made, Source) and isinstance(made.data, ArrayData):
+            array: Any = made.data.array
+            value = float(array.flat[0]) if array.size == 1 and isinstance(array.base, bytes) else None
     return float(value) if isinstance(value, (int, float)) and float(value).is_integer() else None
 
 
