@@ -239,3 +239,24 @@ def test_what_onnxruntime_has_on_devices_alone_is_refused():
     model = one_node("BiasSplitGelu", shape, [("y", TensorProto.FLOAT, (2, 3))], "com.microsoft")
     with pytest.raises(GraphError, match=r"there is no operator com.microsoft.BiasSplitGelu"):
         tw.load(model)
+
+
+@pytest.mark.parametrize("axis", [1, 2, 3])
+def test_the_greatest_of_axes_together_in_older_versions(rng, axis):
+    """Before version 13 the axes from one on are one, as onnxruntime has it; the reference has the newer meaning."""
+    x = rng.normal(size=(3, 2, 4, 5)).astype(np.float32)
+    info = ("x", TensorProto.FLOAT, x.shape), ("y", TensorProto.FLOAT, x.shape)
+    got = tw.load(one_node("Hardmax", [info[0]], [info[1]], opset=11, axis=axis))(x)["y"]
+    rows = x.reshape(int(np.prod(x.shape[:axis])), -1)
+    np.testing.assert_array_equal(got.reshape(rows.shape), np.arange(rows.shape[1]) == rows.argmax(1)[:, None])
+
+
+def test_sizes_that_a_scale_makes_in_float32():
+    """0.4 is a little more than that in float32, and five times it still two: the last place is the last element."""
+    node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode="nearest", nearest_mode="floor",
+                            coordinate_transformation_mode="align_corners")  # fmt: skip
+    types = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 1, k]) for n, k in (("x", 5), ("y", 2))]
+    scales = numpy_helper.from_array(np.asarray([1, 1, 0.4], np.float32), "s")
+    graph = helper.make_graph([node], "g", types[:1], types[1:], [scales])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
+    assert tw.load(model)(np.arange(5, dtype=np.float32).reshape(1, 1, 5))["y"].tolist() == [[[0, 4]]]

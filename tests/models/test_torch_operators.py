@@ -160,6 +160,42 @@ def test_images_that_shrink_are_smoothed(sizes: tuple[int, int], mode: str, corn
     np.testing.assert_allclose(got, Smooth()(x).numpy(), rtol=2e-4, atol=2e-5)
 
 
+class Calls(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """The results of a function of tensors."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: Any) -> Any:
+        return self.function(*tensors)
+
+
+def test_numbers_beside_tensors_are_of_a_kind_at_least() -> None:
+    truths, small = torch.tensor([True, False]), torch.tensor([5, 255, 0], dtype=torch.uint8)
+    same(Calls(lambda b: (b + 1, b * 2, 2 - b.int(), b < 2, b == 1, b * 1.5, b | 2, b.cumsum(0) - 7)), truths)
+    same(Calls(lambda u: (u + (-1), u == -1, u * 300, u.clamp(max=7), u * 0.5, u > -1)), small)
+
+
+def test_integers_to_negative_powers() -> None:
+    x, y = torch.tensor([2, 1, -1, -1, 3, 7]), torch.tensor([-1, -2, -3, -2, 2, 0])
+    same(Calls(lambda x, y: (torch.pow(x, y), torch.pow(2, y), x**3, torch.pow(x.int(), y))), x, y)
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+def test_a_query_that_sees_no_key_has_no_value(heads: int) -> None:
+    draw = torch.Generator().manual_seed(4)
+    q, k = torch.randn(2, heads, 3, 5, generator=draw), torch.randn(2, 2, 4, 5, generator=draw)
+    v, mask = torch.randn(2, 2, 4, 6, generator=draw), torch.rand(3, 4, generator=draw) > 0.5
+    mask[1] = False
+    added = torch.where(mask, 0.5, -torch.inf)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    shared = heads > 2
+    same(Calls(lambda q, k, v, m: attend(q, k, v, attn_mask=m, enable_gqa=shared)), q, k, v, mask)
+    same(Calls(lambda q, k, v, m: attend(q, k, v, attn_mask=m, enable_gqa=shared)), q, k, v, added)
+    same(Calls(lambda q, k, v: attend(q, k, v, attn_mask=mask, enable_gqa=shared)), q, k, v)
+
+
 _ATEN = torch.ops.aten
 
 
@@ -205,6 +241,7 @@ def same(module: Any, *tensors: Any) -> None:
     got = list(tw.from_torch(module, tensors)(*(t.numpy() for t in tensors)).values())
     assert len(got) == len(wanted)
     for ours, theirs in zip(got, wanted, strict=True):
+        assert ours.dtype == theirs.numpy().dtype
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=2e-4, atol=1e-4)
 
 

@@ -121,9 +121,16 @@ _softmax("LogSoftmax", "log_softmax")
 
 @operator("Hardmax")
 def hardmax(node: OnnxNode) -> Tensor:
-    """One at the first maximum, zero elsewhere."""
+    """One at the first maximum, zero elsewhere; in older versions of all axes from one on together."""
     x = node.tensor(0)
-    axis = node.get("axis", -1) % len(x.shape)
+    axis = node.get("axis", -1 if node.version >= 13 else 1) % max(len(x.shape), 1)
+    if node.version < 13 and axis != len(x.shape) - 1:
+        rows = g.reshape(x, (int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:]))))
+        return g.reshape(_hardmax(rows, 1), x.shape)
+    return _hardmax(x, axis)
+
+
+def _hardmax(x: Tensor, axis: int) -> Tensor:
     best = g.cast(g.argmax(x, axis, keepdims=True), np.int64)
     shape = tuple(n if k == axis else 1 for k, n in enumerate(x.shape))
     places = g.as_tensor(np.arange(x.shape[axis], dtype=np.int64).reshape(shape))

@@ -100,7 +100,7 @@ class _Axis:
     def places(self, mode: str) -> Array:
         """Where the results lie on the input."""
         k, n, out, scale = np.arange(self.out, dtype=np.float64), self.extent, self.out, self.scale
-        length = scale * n
+        length = float(np.float32(scale * n))  # so that n times a scale of float32 is a whole number where it should be
         if mode == "asymmetric":
             return k / scale
         if mode == "align_corners":

@@ -49,11 +49,17 @@ class AtenCall:
         return tensor(self.value(index), self.where)
 
     def like(self, index: int, other: Tensor) -> Tensor:
-        """An argument as a tensor; a number takes the type of another tensor."""
+        """An argument as a tensor; a number takes the type of another tensor, of whose kind or below it is.
+
+        Whole numbers wrap where they do not fit.
+        """
         value = self.value(index)
-        if isinstance(value, (bool, int, float)):
-            real = isinstance(value, float) and other.dtype.kind in "iub"
-            return g.full((), value, np.float32 if real else other.dtype)
+        if isinstance(value, bool) or (isinstance(value, int) and other.dtype.kind != "b"):
+            wraps = other.dtype.kind in "iu"
+            return g.full((), np.asarray(value).astype(other.dtype).item() if wraps else value, other.dtype)
+        if isinstance(value, (int, float)):
+            kind = np.dtype(np.int64 if isinstance(value, int) else np.float32)
+            return g.full((), value, kind if other.dtype.kind in "iub" else other.dtype)
         return tensor(value, self.where)
 
 

@@ -91,8 +91,8 @@ for _name, _function in {
     _binary((f"{_name}.Tensor", f"{_name}.Scalar"), _function)
 for _name in ("gcd", "lcm", "nextafter"):
     _binary((f"{_name}.default", f"prims.{_name}.default"), _name)
-_binary(("__lshift__.Tensor", "__lshift__.Scalar"), "left_shift")
-_binary(("__rshift__.Tensor", "__rshift__.Scalar"), "right_shift")
+_binary(("__lshift__.Tensor", "__lshift__.Scalar", "prims.shift_left.default"), "left_shift")
+_binary(("__rshift__.Tensor", "__rshift__.Scalar", "prims.shift_right_arithmetic.default"), "right_shift")
 _binary(("maximum.default",), "maximum")
 _binary(("minimum.default",), "minimum")
 _binary(("logical_and.default",), "logical_and")
@@ -133,9 +133,7 @@ def angle(call: AtenCall) -> Tensor:
 @aten("pow.Scalar")
 def power_of(call: AtenCall) -> Tensor:
     """A number to powers."""
-    x, value = call.x(1), call.value(0)
-    x = real(x) if isinstance(value, float) else x
-    return g.power(g.full((), value, x.dtype), x)
+    return _power(*common(call.like(0, call.x(1)), call.x(1)))
 
 
 @aten("pow.Tensor_Scalar", "pow.Tensor_Tensor")
@@ -144,7 +142,23 @@ def power(call: AtenCall) -> Tensor:
     x = call.x()
     if call.value(1) == 2 if isinstance(call.value(1), (int, float)) else False:
         return g.multiply(x, x)
-    return g.power(*common(x, call.like(1, x)))
+    given = call.value(1)
+    known = isinstance(given, (int, float)) and not isinstance(given, bool)
+    return (g.power if known else _power)(*common(x, call.like(1, x)))
+
+
+def _power(x: Tensor, y: Tensor) -> Tensor:
+    """x to the power y; of integers, to a negative one 0, but for 1 and -1, which stay or change their sign."""
+    if x.dtype.kind == "b":
+        return g.logical_or(x, g.logical_not(y))
+    if x.dtype.kind != "i":
+        return g.power(x, y)
+    zero, one = (g.full((), n, x.dtype) for n in (0, 1))
+    unit = g.equal(g.absolute(x), one)
+    below = g.less(y, zero)
+    parity = g.bitwise_and(y, one)  # a power of 1 or -1 depends on it alone
+    made = g.power(x, g.where(g.logical_and(below, unit), parity, g.maximum(y, zero)))
+    return g.where(g.logical_and(below, g.logical_not(unit)), zero, made)
 
 
 @aten("clamp.default", "clamp.Tensor", "hardtanh.default")

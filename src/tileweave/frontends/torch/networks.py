@@ -10,8 +10,9 @@ import numpy as np
 from tileweave import graph as g
 from tileweave.errors import GraphError
 from tileweave.frontends.torch.call import AtenCall, aten, cast, dtype_of, lifted, real
-from tileweave.frontends.values import tensor
+from tileweave.frontends.values import folded, tensor
 from tileweave.graph import Tensor
+from tileweave.graph.ir.dtypes import is_floating
 
 
 def _axes(call: AtenCall, x: Tensor) -> tuple[int, ...]:
@@ -196,7 +197,15 @@ def attention(call: AtenCall) -> Tensor:
     if causal and q.shape[-2] != k.shape[-2]:  # PyTorch aligns the first query with the first key, we the last ones
         mask, causal = np.tril(np.ones((q.shape[-2], k.shape[-2]), np.bool_)), False
     mask = None if mask is None else tensor(mask, call.where)
-    return g.attention(q, k, v, scale=call.get("scale"), causal=causal, mask=mask)
+    made = g.attention(q, k, v, scale=call.get("scale"), causal=causal, mask=mask)
+    if mask is None:
+        return made
+    low = g.full((), -np.inf, mask.dtype) if is_floating(mask.dtype) else None
+    seen = g.any(mask if low is None else g.not_equal(mask, low), -1, keepdims=True)
+    seen = folded(seen, not isinstance(call.get("attn_mask"), Tensor))
+    if isinstance(seen, np.ndarray) and seen.all():
+        return made
+    return g.where(seen, made, g.full((), 0, made.dtype))  # a query that sees no key has no value
 
 
 @aten("native_layer_norm.default")

@@ -383,6 +383,8 @@ def _put(x: Tensor, axis: int, start: int, stop: int, step: int, value: Tensor) 
     """x with every step-th element of an axis, from start to before stop, replaced."""
     before = (slice(None),) * axis
     value = cast(value, x.dtype)
+    if not value.shape[axis]:
+        return x
     if step == 1:
         parts = [x[(*before, slice(start))], value, x[(*before, slice(stop, None))]]
         kept = [part for part in parts if part.shape[axis]]
