@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import Arranged, Moves, PythonCalls, backend
+from tileweave.backends.base import Arranged, Moves, backend
 from tileweave.backends.calls import AddsAlike, Apart, CallRow, Calls, Wanted
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source
@@ -211,7 +211,7 @@ class Executable:
             numbers = (*self.bound, *range(self._results, self._results + len(self._result_samples)))
             row, rest = begun.row(self._calls, numbers, wanted, self.apart), rest[1:]
         else:
-            row = PythonCalls().sequence((), (), wanted, self.apart)
+            row = self._calls_of(COPIES).sequence((), (), wanted, self.apart)  # looks at the arrays, and no more
         self._actions = [(n, one.made(self._calls) if isinstance(one, CallSegment) else one) for n, one in rest]
         return row
 
@@ -366,6 +366,12 @@ class Executable:
         return whole, lies_as(whole)
 
     def _copy(self, number: int, target: Array | Slot, source: Array | Slot) -> None:
+        if not self._moved(number, target, source):
+            both = [one if isinstance(one, Slot) else (lambda now, one=one: one) for one in (target, source)]
+            self._act(number, lambda now: copy(both[0](now), both[1](now), threads=self._threads))
+
+    def _moved(self, number: int, target: Array | Slot, source: Array | Slot) -> bool:
+        """Adds a call that copies; False where there is no code for it."""
         by, lies = backend(COPIES), (lies_as(source), lies_as(target))
         how = "copy", *((array.dtype, array.shape, array.strides, array.flags.aligned) for array in lies)
         if how in self._alike:
@@ -373,16 +379,13 @@ class Executable:
             call = calls.add_like(self._alike[how][0], list(map(address_of, lies)))
             if call is not None:
                 self._point(call, [source, target], number)
-                return
+                return True
         mover = by.mover(*lies, self._threads) if isinstance(by, Moves) else None
         if mover is not None:
             call = self._call(mover, [source, target], number)
             if hasattr(self._calls_of(COPIES), "add_like"):
                 self._alike[how] = call, None
-            return
-
-        both = [one if isinstance(one, Slot) else (lambda now, one=one: one) for one in (target, source)]
-        self._act(number, lambda now: copy(both[0](now), both[1](now), threads=self._threads))
+        return mover is not None
 
     def _call(self, kernel: Any, operands: Sequence[Array | Slot], number: int) -> int:
         """Adds a call of the backend that rearranges, by number."""
@@ -556,6 +559,11 @@ class Executable:
             return
         for piece in homes.merged(replace(read, pieces=tuple(pieces)), self._homes):
             found, index = self._read(piece, read.dtype), slices(piece.box)
+            self._reads_of(2 * task.number, [piece], pointwise=True)
+            self._accesses.writes.append(ArrayAccess(2 * task.number, sink, piece.box))
+            target = Slot(result, None, self._result_samples[sink]).part(itemgetter(index))
+            if self._moved(task.number, target, found):
+                continue
 
             def write(now: Values, read: Array | Slot = found, index: Any = index) -> None:
                 into, values = now[result][index], read(now) if isinstance(read, Slot) else read
@@ -563,8 +571,6 @@ class Executable:
                     copy(into, values, threads=self._threads)
 
             self._act(task.number, write)
-            self._reads_of(2 * task.number, [piece], pointwise=True)
-            self._accesses.writes.append(ArrayAccess(2 * task.number, sink, piece.box))
 
     def _is_there(self, piece: ReadPiece, sink: int) -> bool:
         """Whether a piece lies in a result already, in its place."""

@@ -1,7 +1,8 @@
 """Copies between arrays of any sizes by one piece of code: what paddings and parts of a read are put together with.
 
 Extents and strides lie in the environment of a call, so a further shape costs no compilation. Rows are copied vector by
-vector, or filled with one element; large copies are shared among threads by rows.
+vector, from the last element on too, element by element where they lie apart, or filled with one element; large copies
+are shared among threads by rows.
 
 Source: own.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,14 +32,16 @@ RANK = 4
 """Dimensions that are left after neighbours are joined, the rows' own included."""
 HEAD = 6
 """Words of an environment before those of a call."""
-_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _FILLS = (8 * (HEAD + k) for k in range(6))
+_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _STEP = (8 * (HEAD + k) for k in range(6))
 _EXTENTS = 8 * (HEAD + 6)
 _SOURCE_STRIDES = _EXTENTS + 8 * (RANK - 1)
 _OUT_STRIDES = _SOURCE_STRIDES + 8 * (RANK - 1)
 _BYTES = _OUT_STRIDES + 8 * (RANK - 1)
-_WIDTHS = {4: "INT32", 8: "INT64"}
+_WIDTHS = {1: "INT8", 2: "INT16", 4: "INT32", 8: "INT64"}
 FEW = 1 << 16
 """Elements that lie apart, up to which a loop over them is faster than a step in Python to a kernel made for them."""
+NEAR_BYTES = 64
+"""Elements of a row that lie so near share cache lines, so that no other order would be faster."""
 Dim = tuple[int, int, int]
 
 
@@ -56,7 +60,8 @@ def _dims(source: Array, out: Array) -> list[Dim]:
 
 
 def movable(source: Array, out: Array) -> bool:
-    """Whether there is code for ``out[...] = source``: one type of 4 or 8 bytes, rows that are dense or one element."""
+    """Whether there is code for ``out[...] = source``: of one type, and few elements where those of a row lie apart: a
+    kernel that goes through blocks moves many of them faster."""
     if source.dtype != out.dtype or source.shape != out.shape or out.size == 0 or source.dtype.hasobject:
         return False
     width = out.itemsize
@@ -64,8 +69,7 @@ def movable(source: Array, out: Array) -> bool:
     return (
         width in _WIDTHS
         and len(dims) <= RANK
-        and (dims[-1][0] > 1 or out.size < FEW)
-        and dims[-1][1] in (0, width)
+        and (out.size < FEW or (dims[-1][0] > 1 and abs(dims[-1][1]) <= NEAR_BYTES))
         and all(a.flags.aligned for a in (source, out))
     )
 
@@ -92,7 +96,7 @@ class Move:
         rows = int(np.prod([n for n, _, _ in outer]))
         threads = self.threads if out.nbytes >= PARALLEL_BYTES else 1
         words = [source.__array_interface__["data"][0], out.__array_interface__["data"][0]]
-        words += [min(rows, 4 * threads) if threads > 1 else 1, rows, dims[-1][0], int(dims[-1][1] == 0)]
+        words += [min(rows, 4 * threads) if threads > 1 else 1, rows, *dims[-1][:2]]
         words += [dim[k] for k in range(3) for dim in outer]
         for k, word in enumerate(words):
             bound.write(8 * (HEAD + k), word)
@@ -129,9 +133,9 @@ def _code(width: int, target: Target) -> Code:
     one, module = element(_WIDTHS[width]), Module()
     emit_entry(module, _TASKS)
     g = Function(module, "rows", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
-    source, out, tasks, rows, length, fills = (
+    source, out, tasks, rows, length, step = (
         g.load("ptr" if k < 2 else "i64", g.at("%env", at), 8)
-        for k, at in enumerate((_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _FILLS))
+        for k, at in enumerate((_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _STEP))
     )
     extents, from_strides, to_strides = (
         [g.load("i64", g.at("%env", at + 8 * k), 8) for k in range(RANK - 1)]
@@ -144,19 +148,43 @@ def _code(width: int, target: Target) -> Code:
             digit = g.rem(rest, extents[k]) if k else rest
             rest = g.div(rest, extents[k]) if k else rest
             begin, end = g.at(begin, g.mul(digit, from_strides[k])), g.at(end, g.mul(digit, to_strides[k]))
-        g.when(
-            g.compare("eq", fills, 0),
-            lambda: _row(g, one, target, length, end, begin),
-            lambda: _row(g, one, target, length, end, "", g.load(one.memory, begin, width)),
-        )
+        moved = partial(_row, g, one, target, length, end)
+
+        def apart() -> None:
+            backwards = g.compare("eq", step, -width)
+            g.when(backwards, partial(moved, begin, turned=True), partial(_elements, g, one, length, step, end, begin))
+
+        def sparse() -> None:
+            g.when(g.compare("eq", step, 0), lambda: moved("", g.load(one.memory, begin, width)), apart)
+
+        g.when(g.compare("eq", step, width), partial(moved, begin), sparse)
 
     g.loop(g.div(g.mul("%task", rows), tasks), g.div(g.mul(g.add("%task", 1), rows), tasks), row)
     g.ret()
     return compile_ir(module.text(), ("entry",), target)
 
 
-def _row(g: Function, one: Element, target: Target, length: str, out: str, source: str, fill: str = "") -> None:
-    """One row, from where it lies or of one element."""
+def _elements(g: Function, one: Element, length: Value, step: Value, out: str, source: str) -> None:
+    """One row of elements that lie a step apart."""
+
+    def element_of(number: Value, _: list[str]) -> None:
+        value = g.load(one.memory, g.at(source, g.mul(number, step)), one.width_bytes)
+        g.store(one.memory, value, g.at(out, g.mul(number, one.width_bytes)), one.width_bytes)
+
+    g.loop(0, length, element_of)
+
+
+def _row(
+    g: Function,
+    one: Element,
+    target: Target,
+    length: str,
+    out: str,
+    source: str,
+    fill: str = "",
+    turned: bool = False,
+) -> None:
+    """One row, from where it lies, to the right or to the left of there, or of one element."""
     lanes = target.lanes(one.width_bytes)
     size = lanes * one.width_bytes
     same = vectors.broadcast(g, one.memory, lanes, fill) if fill else ""
@@ -164,10 +192,18 @@ def _row(g: Function, one: Element, target: Target, length: str, out: str, sourc
 
     def vector_of(number: Value, _: list[str]) -> None:
         at = g.mul(number, size)
-        value = same or g.load(vector(one.memory, lanes), g.at(source, at), one.width_bytes)
+        begin = g.sub(one.width_bytes - size, at) if turned else at
+        value = same or g.load(vector(one.memory, lanes), g.at(source, begin), one.width_bytes)
+        if turned:
+            value = vectors.reverse(g, one.memory, lanes, value)
         g.store(vector(one.memory, lanes), value, g.at(out, at), one.width_bytes)
 
     g.loop(0, whole, vector_of)
+    if turned:
+        at = g.mul(whole, lanes)
+        rest = partial(_elements, g, one, g.sub(length, at), str(-one.width_bytes))
+        rest(g.at(out, g.mul(whole, size)), g.at(source, g.sub(0, g.mul(whole, size))))
+        return
     at = g.mul(whole, size)
     mask = vectors.mask_below(g, str(g.sub(length, g.mul(whole, lanes))), lanes)
     value = same or vectors.load(g, one, lanes, g.at(source, at), mask)

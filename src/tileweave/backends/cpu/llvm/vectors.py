@@ -177,6 +177,11 @@ def _shuffle(f: Function, type: str, lanes: int, a: str, b: str, indices: Sequen
     return f.value(f"shufflevector {full} {a}, {full} {b}, <{len(indices)} x i32> {mask}")
 
 
+def reverse(f: Function, type: str, lanes: int, value: str) -> str:
+    """A vector from its last lane to its first."""
+    return _shuffle(f, type, lanes, value, value, range(lanes)[::-1])
+
+
 def transpose(f: Function, type: str, lanes: int, rows: Sequence[str], q: int = 0) -> list[str]:
     """Short rows stood upright: ``rows[lane]`` has ``q`` elements, the result has ``q`` vectors of ``lanes``.
 
