@@ -1,7 +1,8 @@
 """From a PyTorch module to a tensor program: ``torch.export`` gives the graph, a table its operators.
 
-The exported graph is in core ATen form, but for attention, which stays one operator. Parameters and buffers are sources
-that share the module's memory; what depends on constants alone (positions, masks) is computed when the module is read.
+The exported graph is in core ATen form, but for attention and recurrent layers, which stay one operator. Parameters and
+buffers are sources that share the module's memory; what depends on constants alone (positions, masks) is computed when
+the module is read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from tileweave.errors import GraphError, TileweaveError
 from tileweave.frontends.model import Model
 from tileweave.frontends.symbolic import Dim, SymbolicModel, SymbolicType
-from tileweave.frontends.torch import elementwise, gradients, images, networks, ordered, shapes
+from tileweave.frontends.torch import elementwise, gradients, images, networks, ordered, recurrent, shapes
 from tileweave.frontends.torch.call import OPERATORS, AtenCall, like_declared, nothing_like
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
@@ -26,8 +27,8 @@ from tileweave.graph.ir.dtypes import LEGAL, is_narrow, narrow_type
 from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 
-_CONVERTERS = (elementwise, gradients, images, networks, ordered, shapes)
-_WHOLE = ("scaled_dot_product_attention", "upsample", "_pad", "bucketize")
+_CONVERTERS = (elementwise, gradients, images, networks, ordered, recurrent, shapes)
+_WHOLE = ("scaled_dot_product_attention", "upsample", "_pad", "bucketize", "rnn_", "gru", "lstm")
 """Operators that PyTorch would write as many others, which here are one."""
 
 Array = np.ndarray[Any, Any]
