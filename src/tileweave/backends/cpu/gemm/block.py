@@ -107,11 +107,8 @@ class BlockWriter:
         """What is prefetched, and how the output is stored."""
         c = self.cut
         if c.untiled:
-            few = (
-                ""
-                if copied(c) is None
-                else f"the few {'rows' if copied(c) is c.rows else 'columns'} are copied first; "
-            )
+            which = "rows" if copied(c) is c.rows else "columns"
+            few = "" if copied(c) is None else f"the few {which} are copied first; "
             return f"{few}prefetch: none; stores: through the caches"
         if c.prefetch is False:
             fetched = "none"
@@ -343,11 +340,7 @@ class BlockWriter:
     def block(self) -> None:
         """The function itself."""
         c, where = self.cut, self.layout
-        f = Function(
-            self.module,
-            f"{self.name}.block",
-            PARAMETERS,
-        )
+        f = Function(self.module, f"{self.name}.block", PARAMETERS)
         row_tables = "%shared" if c.shared else f.at("%memory", where.at_rows)
         column_tables = f.at("%memory", where.at_columns)
         k = self.products(f, "%memory", "%block")
@@ -368,11 +361,8 @@ class BlockWriter:
         else:
             self.pack_columns(f, columns, "%v0", "%v1")
             self.keep_b(f, columns, r_source, row_tables)
-        if (
-            self.non_temporal()
-            or self.stage is not None
-            or (c.transposed_panels and transposed_non_temporal(c, self.target))
-        ):
+        streamed = c.transposed_panels > 0 and transposed_non_temporal(c, self.target)
+        if self.non_temporal() or self.stage is not None or streamed:
             self.module.declare("llvm.x86.sse.sfence", "void {}()")
             f.emit("call void @llvm.x86.sse.sfence()")
         f.ret()
@@ -544,7 +534,9 @@ class BlockWriter:
             groups = 1 if c.a_resident else f.div(f.sub(v1, v0), c.columns.pack_panels)
             self.pack(f, "columns", columns.packed, columns.source, k, table_of(v0), groups)
             return
-        slab = _SLAB if c.columns.operand_dense and not c.a_resident else c.kc
+        slab = _SLAB if c.columns.operand_dense else _GATHERED
+        if c.a_resident or (not c.columns.operand_dense and c.contracted.dense(1, c.columns.element.width_bytes)):
+            slab = c.kc
         row_bytes = c.columns.width * c.columns.sums.width_bytes // c.contracted.together
 
         def part(begin: Value, _: list[str]) -> None:
@@ -602,5 +594,6 @@ class BlockWriter:
         f.when(last_row, lambda: by_column(True), lambda: by_column(False))
 
 
-_SLAB = 16
-"""Products that are packed for all panels of a chunk before the next ones, where the operand's rows are dense."""
+_SLAB, _GATHERED = 16, 8
+"""Products that are packed for all panels of a chunk before the next ones, where the operand's rows are dense; where
+elements are gathered, neighbouring panels then meet their lines in the first cache."""

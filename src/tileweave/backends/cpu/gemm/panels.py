@@ -555,8 +555,24 @@ class Packer:
         f.loop(0, "%kcount", row)
 
     def gathered(self) -> None:
-        """Dense nowhere that helps: one element at a time."""
-        self.f.loop(0, "%kcount", lambda k, _: self.one_product(k, 0, self.panels.width))
+        """Dense nowhere that helps: one element at a time, a vector of them before it is stored."""
+        f, panels = self.f, self.panels
+        if self.contracted.paired or panels.lanes == 1 or panels.element != panels.sums:
+            f.loop(0, "%kcount", lambda k, _: self.one_product(k, 0, panels.width))
+            return
+        kind = vector(panels.element.memory, panels.lanes)
+
+        def row(k: Value, _: list[str]) -> None:
+            source = self.source(k)
+            for group in reversed(range(panels.groups)):  # a last vector may reach into the next row
+                value, first = "poison", group * panels.lanes
+                for lane in range(min(panels.lanes, panels.width - first)):
+                    place = f.at(source, self.lane(first + lane))
+                    one = f.load(panels.element.memory, place, panels.element.width_bytes)
+                    value = f.value(f"insertelement {kind} {value}, {panels.element.memory} {one}, i64 {lane}")
+                self.put([value], k, group)
+
+        f.loop(0, "%kcount", row)
 
     def one_product(self, k: Value, first: int, last: int) -> None:
         """One product of some lanes, element by element."""
