@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
-from xml.sax.saxutils import escape, quoteattr
 
 FONT = 12
 """Font size in pixels."""
@@ -47,9 +46,22 @@ def _xml(content: str) -> str:
     return _NOT_XML.sub("\ufffd", content)
 
 
+def _escaped(text: str) -> str:
+    """Text as content of an element; `xml.sax.saxutils`, which does the same, loads a client of HTTP first."""
+    return text.replace("&", "&amp;").replace(">", "&gt;").replace("<", "&lt;")
+
+
+def _quoted(text: str) -> str:
+    """Text as the value of an attribute, with its quotes."""
+    text = _escaped(text).replace("\n", "&#10;").replace("\r", "&#13;").replace("\t", "&#9;")
+    if '"' not in text:
+        return f'"{text}"'
+    return f"'{text}'" if "'" not in text else f'"{text.replace(chr(34), "&quot;")}"'
+
+
 def _attributes(values: Mapping[str, object]) -> str:
     shown = {k.rstrip("_").replace("_", "-"): _number(v) if isinstance(v, float) else v for k, v in values.items()}
-    return "".join(f" {name}={quoteattr(_xml(str(value)))}" for name, value in shown.items())
+    return "".join(f" {name}={_quoted(_xml(str(value)))}" for name, value in shown.items())
 
 
 def _tag(name: str, content: str | None = None, /, **attributes: object) -> str:
@@ -58,7 +70,7 @@ def _tag(name: str, content: str | None = None, /, **attributes: object) -> str:
 
 
 def _text(x: float, y: float, content: str, *, anchor: str = "middle", **more: object) -> str:
-    return _tag("text", escape(_xml(content)), x=float(x), y=float(y), text_anchor=anchor, **more)
+    return _tag("text", _escaped(_xml(content)), x=float(x), y=float(y), text_anchor=anchor, **more)
 
 
 def _polygon(points: Sequence[tuple[float, float]], **more: object) -> str:

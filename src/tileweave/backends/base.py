@@ -106,7 +106,7 @@ class Compiled(Protocol):
 
 
 @runtime_checkable
-class LooksAtArrays(Compiled, Protocol):
+class LooksAtArrays(Protocol):
     """A kernel that can look at its arrays itself."""
 
     def looking(self, wanted: Sequence[Wanted]) -> Callable[..., int] | None:

@@ -76,8 +76,10 @@ def dequantize(node: OnnxNode) -> Tensor:
 
 
 def _held(node: OnnxNode, index: int, dtype: np.dtype[Any]) -> Tensor:
-    """An input in another type; one that is known is converted now."""
+    """An input in another type; one that is known is converted now, and one number is a number."""
     value = node.inputs[index]
+    if isinstance(value, np.ndarray) and value.size == 1:
+        return g.full((), value.astype(dtype).item(), dtype)
     if isinstance(value, np.ndarray):
         return tensor(constant(value.astype(dtype)), node.where)
     found = node.tensor(index)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tileweave.errors import DtypeError
 from tileweave.graph.ir.dtypes import element_type
-from tileweave.graph.ir.nodes import ArrayData, Operation, Selector, Source, Tensor
+from tileweave.graph.ir.nodes import Operation, Selector, Tensor
 from tileweave.graph.ir.select import unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
@@ -70,14 +70,10 @@ def as_numbers(x: Tensor, dtype: Any, zero: Tensor | float | None = None) -> Ten
 
 
 def _known(value: Tensor | float | None) -> float | None:
-    """The whole number that a value is for good; None where it is not known, or another."""
+    """The whole number that a value is; None where it is not known, or another."""
     if isinstance(value, Tensor):
         made = value.producer
-        if isinstance(made, Selector) and made.kind == "full":
-            value = made.parameter("value")
-        elif isinstance(made, Source) and isinstance(made.data, ArrayData):
-            array: Any = made.data.array
-            value = float(array.flat[0]) if array.size == 1 and isinstance(array.base, bytes) else None
+        value = made.parameter("value") if isinstance(made, Selector) and made.kind == "full" else None
     return float(value) if isinstance(value, (int, float)) and float(value).is_integer() else None
 
 

@@ -66,8 +66,12 @@ def _builtin(name: str, head: Any, kept: object) -> Callable[..., Any]:
 
 def _takes_objects() -> bool:
     """Whether this interpreter lays arrays, ctypes arrays and calls of builtins out as native code expects."""
-    if address_of is interface_address or not getattr(sys, "_is_gil_enabled", lambda: True)():
-        return False
+    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    return address_of is not interface_address and gil and _lies_as_expected()
+
+
+@functools.cache
+def _lies_as_expected() -> bool:
     sample = _words([7])
     return ctypes.c_void_p.from_address(id(sample) + OBJECT_DATA).value == ctypes.addressof(sample)
 
