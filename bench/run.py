@@ -22,6 +22,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from as_numpy import (
+    causal,
+    np_attention,
+    np_back,
+    np_batch,
+    np_block,
+    np_conv,
+    np_filtered,
+    np_groups,
+    np_norm,
+    np_softmax,
+    np_windows,
+)
 from gemm import Candidates, about, emit, interleaved
 from peers import compared, in_turn, optional
 
@@ -124,51 +137,56 @@ def scores(rng: np.random.Generator) -> list[tuple[int, ...]]:
     return [(odd(rng, 1, 16), length, length)]
 
 
+def solids(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Of three dimensions, between 2^10 and 2^20 elements."""
+    return [(odd(rng, 2, 64), odd(rng, 16, 128), odd(rng, 16, 128))]
+
+
+def sides(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """A column and a row."""
+    rows, columns = matrix(rng)
+    return [(rows, 1), (1, columns)]
+
+
+def with_column(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """A matrix, and a number for each of its rows."""
+    shape = matrix(rng)
+    return [shape, (shape[0], 1)]
+
+
+def turned(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """A matrix, and one whose transpose has its shape."""
+    shape = matrix(rng)
+    return [shape, shape[::-1]]
+
+
+def signals(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Channels of signals, and filters."""
+    channels = odd(rng, 4, 64)
+    return [(odd(rng, 1, 8), channels, odd(rng, 64, 2048)), (odd(rng, 4, 64), channels, odd(rng, 1, 7))]
+
+
+def volumes(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Channels of volumes, and filters of 3 x 3 x 3."""
+    channels, side = odd(rng, 1, 16), odd(rng, 6, 20)
+    return [(odd(rng, 1, 3), channels, side, side, side), (odd(rng, 4, 32), channels, 3, 3, 3)]
+
+
+def alone(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Images, and one filter for each channel."""
+    (images_of, channels, *sides_of), _ = images(rng)
+    return [(images_of, channels, *sides_of), (channels, 1, 3, 3)]
+
+
+def back(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Images, and filters of 3 x 3 that take them back to some channels."""
+    channels, side = 8 * odd(rng, 1, 8), odd(rng, 5, 28)
+    return [(odd(rng, 1, 4), channels, side, side), (channels, 8 * odd(rng, 1, 8), 3, 3)]
+
+
 def picks(x: Any) -> Array:
     """Rows of a matrix: every third, from the last."""
     return np.arange(x.shape[0])[::-3].copy()
-
-
-def np_groups(x: Array, w: Array, b: Array) -> Array:
-    """Normalisation of eight groups of channels."""
-    rows = x.reshape(len(x), 8, -1)
-    rows = (rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-5)
-    return np.asarray(rows.reshape(x.shape) * w[:, None, None] + b[:, None, None])
-
-
-def np_batch(x: Array, w: Array, b: Array) -> Array:
-    """Normalisation of each channel over the images."""
-    axes = (0, 2, 3)
-    x = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
-    return np.asarray(x * w[:, None, None] + b[:, None, None])
-
-
-def causal(m: Any, x: Any) -> Any:
-    """Where a row may not look, as an array."""
-    return m.asarray(np.triu(np.ones(x.shape[-2:], bool), 1))
-
-
-def np_softmax(x: Array, axis: int = -1) -> Array:
-    """As a user of NumPy writes it."""
-    e = np.exp(x - x.max(axis, keepdims=True))
-    return np.asarray(e / e.sum(axis, keepdims=True))
-
-
-def np_norm(x: Array, w: Array, b: Array) -> Array:
-    """Layer normalisation likewise."""
-    c = x - x.mean(-1, keepdims=True)
-    return np.asarray(c / np.sqrt((c * c).mean(-1, keepdims=True) + 1e-5) * w + b)
-
-
-def np_attention(q: Array, k: Array, v: Array) -> Array:
-    """Attention likewise."""
-    return np.asarray(np_softmax(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])) @ v)
-
-
-def np_conv(x: Array, w: Array) -> Array:
-    """Convolution by windows and one matrix product."""
-    seen = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], (2, 3))
-    return np.asarray(np.tensordot(seen, w, ((1, 4, 5), (1, 2, 3))).transpose(0, 3, 1, 2))
 
 
 def own_block(x: Any, q: Any, k: Any, v: Any, o: Any, s: Any, t: Any, up: Any, down: Any) -> Any:
@@ -176,14 +194,6 @@ def own_block(x: Any, q: Any, k: Any, v: Any, o: Any, s: Any, t: Any, up: Any, d
     h = tg.layer_norm(x, s, t)
     x = x + tg.attention(h @ q, h @ k, h @ v) @ o
     return x + tg.gelu(tg.layer_norm(x, s, t) @ up) @ down
-
-
-def np_block(x: Any, q: Any, k: Any, v: Any, o: Any, s: Any, t: Any, up: Any, down: Any) -> Any:
-    """The same in NumPy."""
-    h = np_norm(x, s, t)
-    x = x + np_attention(h @ q, h @ k, h @ v) @ o
-    z = np_norm(x, s, t) @ up
-    return x + z * (0.5 * (1 + np.vectorize(math.erf)(z / math.sqrt(2)))).astype(z.dtype) @ down
 
 
 def torch_block(torch: Any, x: Any, q: Any, k: Any, v: Any, o: Any, s: Any, t: Any, up: Any, down: Any) -> Any:
@@ -349,6 +359,108 @@ CASES: dict[str, Case] = {
         lambda t, x: t.softmax(x, -1),
         lambda j, x: j.nn.softmax(x, -1),
         dtype="float16",
+    ),
+    "add in int32": Case(two, lambda x, y: x + y, np.add, lambda t, x, y: x + y, lambda j, x, y: x + y, 9, "int32"),
+    "multiply in float64": Case(
+        two, lambda x, y: x * y, np.multiply, lambda t, x, y: x * y, lambda j, x, y: x * y, dtype="float64"
+    ),
+    "outer product": Case(sides, lambda x, y: x * y, np.multiply, lambda t, x, y: x * y, lambda j, x, y: x * y),
+    "add a column": Case(with_column, lambda x, y: x + y, np.add, lambda t, x, y: x + y, lambda j, x, y: x + y),
+    "add a transpose": Case(
+        turned, lambda x, y: x + y.T, lambda x, y: x + y.T, lambda t, x, y: x + y.T, lambda j, x, y: x + y.T
+    ),
+    "every other column": Case(
+        one, lambda x: x[:, ::2] + 1, lambda x: x[:, ::2] + 1, lambda t, x: x[:, ::2] + 1, lambda j, x: x[:, ::2] + 1
+    ),
+    "sum of a middle axis": Case(
+        solids, lambda x: tw.sum(x, 1), lambda x: x.sum(1), lambda t, x: x.sum(1), lambda j, x: x.sum(1)
+    ),
+    "mean of two axes": Case(
+        solids,
+        lambda x: tw.mean(x, (0, 2)),
+        lambda x: x.mean((0, 2)),
+        lambda t, x: x.mean((0, 2)),
+        lambda j, x: x.mean((0, 2)),
+    ),
+    "sum of all": Case(one, tw.sum, lambda x: x.sum(), lambda t, x: x.sum(), lambda j, x: x.sum()),
+    "max in int32": Case(
+        one, lambda x: tw.max(x, -1), lambda x: x.max(-1), lambda t, x: x.amax(-1), lambda j, x: x.max(-1), 99, "int32"
+    ),
+    "pad": Case(
+        one,
+        lambda x: tw.pad(x, ((1, 2), (3, 1))),
+        lambda x: np.pad(x, ((1, 2), (3, 1))),
+        lambda t, x: t.nn.functional.pad(x, (3, 1, 1, 2)),
+        lambda j, x: j.numpy.pad(x, ((1, 2), (3, 1))),
+    ),
+    "concatenate": Case(
+        two,
+        lambda x, y: tw.concat([x, y], 1),
+        lambda x, y: np.concatenate([x, y], 1),
+        lambda t, x, y: t.cat([x, y], 1),
+        lambda j, x, y: j.numpy.concatenate([x, y], 1),
+    ),
+    "flip": Case(
+        one,
+        lambda x: x[:, ::-1],
+        lambda x: x[:, ::-1].copy(),
+        lambda t, x: x.flip(1),
+        lambda j, x: j.numpy.flip(x, 1),
+    ),
+    "conv in 1-D": Case(signals, tg.conv, np_filtered, lambda t, x, w: t.nn.functional.conv1d(x, w)),
+    "conv in 3-D": Case(volumes, tg.conv, np_filtered, lambda t, x, w: t.nn.functional.conv3d(x, w)),
+    "strided conv": Case(
+        images,
+        lambda x, w: tg.conv(x, w, stride=2, padding=1),
+        lambda x, w: np_filtered(x, w, 2, 1),
+        lambda t, x, w: t.nn.functional.conv2d(x, w, stride=2, padding=1),
+    ),
+    "dilated conv": Case(
+        images,
+        lambda x, w: tg.conv(x, w, dilation=2, padding=2),
+        lambda x, w: np_filtered(x, w, 1, 2, 2),
+        lambda t, x, w: t.nn.functional.conv2d(x, w, dilation=2, padding=2),
+    ),
+    "depthwise conv": Case(
+        alone,
+        lambda x, w: tg.conv(x, w, padding=1, groups=x.shape[1]),
+        lambda x, w: np_filtered(x, w, 1, 1, 1, x.shape[1]),
+        lambda t, x, w: t.nn.functional.conv2d(x, w, padding=1, groups=x.shape[1]),
+    ),
+    "conv_transpose": Case(
+        back,
+        lambda x, w: tg.conv_transpose(x, w, stride=2),
+        np_back,
+        lambda t, x, w: t.nn.functional.conv_transpose2d(x, w, stride=2),
+    ),
+    "padded max_pool": Case(
+        lambda rng: images(rng)[:1],
+        lambda x: tg.max_pool(x, 3, stride=2, padding=1),
+        lambda x: np_windows(x, 1, 2),
+        lambda t, x: t.nn.functional.max_pool2d(x, 3, 2, 1),
+    ),
+    "average_pool": Case(
+        lambda rng: images(rng)[:1],
+        lambda x: tg.average_pool(x, 2),
+        lambda x: np.lib.stride_tricks.sliding_window_view(x, (2, 2), (2, 3))[:, :, ::2, ::2].mean((4, 5)),
+        lambda t, x: t.nn.functional.avg_pool2d(x, 2),
+    ),
+    "resize": Case(
+        lambda rng: images(rng)[:1],
+        lambda x: tg.resize(x, (*x.shape[:2], 2 * x.shape[2], 2 * x.shape[3])),
+        lambda x: x.repeat(2, 2).repeat(2, 3),
+        lambda t, x: t.nn.functional.interpolate(x, scale_factor=2),
+    ),
+    "causal attention": Case(
+        heads,
+        lambda q, k, v: tg.attention(q, k, v, causal=True),
+        lambda q, k, v: (
+            np_softmax(
+                np.where(causal(np, q @ k.swapaxes(-1, -2)), -np.inf, q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]))
+            )
+            @ v
+        ),
+        lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
     ),
 }
 
