@@ -141,7 +141,8 @@ def test_refusals():
     x = np.ones((2, 6), np.float32)
     calls = {
         "'z' is no input": lambda: model(z=x),
-        r"net.at\(..\): dimension 'batch' has no extent": lambda: model(),
+        r"net\(..\): no array for x float32\[batch, 6\]": lambda: model(),
+        r"net.at\(..\): dimension 'batch' has no extent": lambda: model.at(),
         r"net\(..\): input 'x' is float32\[batch, 6\], the array has shape \(6,\)": lambda: model(x[0]),
         r"input 'x' is float32\[2, 6\], the array has shape \(2, 5\)": lambda: model(x[:, :5]),
         "'depth' is no dimension": lambda: model.at(depth=2),

@@ -156,6 +156,15 @@ class SymbolicModel:
                     raise GraphError(where, problem, legal="one extent")
         return found
 
+    def whole(self, *arrays: Any, **named: Any) -> dict[str, int]:
+        """`extents`, where there is an array for each input."""
+        found = self.extents(*arrays, **named)
+        missing = [f"{name} {kind}" for name, kind in list(self.inputs.items())[len(arrays) :] if name not in named]
+        if missing:
+            where, legal = f"{self.name or 'model'}(..)", f"one array for each of {', '.join(self.inputs)}"
+            raise GraphError(where, f"no array for {', '.join(missing)}", legal=legal)
+        return found
+
     def plan(self, machines: Any = None) -> SymbolicPlan:
         """Plans for any extents; where all have a bound, the plan at the bounds is made now, so it must fit.
 
@@ -169,7 +178,7 @@ class SymbolicModel:
 
     def __call__(self, *arrays: Any, **named: Any) -> dict[str, Array]:
         """The outputs' values, by name, for arrays of any extents within the bounds."""
-        extents = self.extents(*arrays, **named)
+        extents = self.whole(*arrays, **named)
         model = self.at(**extents)
         if current_session() is not PLAIN:
             return model(*arrays, **named)
@@ -210,7 +219,7 @@ class SymbolicPlan:
 
     def bound(self, bind: Mapping[Any, Any]) -> tuple[Plan, dict[Tensor | str, Any]]:
         """The plan for arrays by the inputs' names, and the arrays by source."""
-        extents = self.model.extents(**bind)
+        extents = self.model.whole(**bind)
         return self.of(extents), self.model.at(**extents).bind(**bind)
 
     def of(self, extents: Mapping[str, int]) -> Plan:

@@ -32,9 +32,18 @@ _BINARY = {
 
 def _named(kind: str, name: str, count: int) -> None:
     def convert(node: OnnxNode) -> Tensor:
-        return _call(name)(*(node.tensor(k) for k in range(count)))
+        return _call(name)(*(node.tensor(0), *([fitting(node)] if count == 2 else [])))
 
     operator(kind)(convert)
+
+
+def fitting(node: OnnxNode) -> Tensor:
+    """The second input; before version 7 its dimensions lie beside those of the first one from an axis on."""
+    x, y = node.tensor(0), node.tensor(1)
+    if node.version >= 7 or "axis" not in node.attributes or not node.get("broadcast", 0):
+        return y
+    behind = len(x.shape) - node.axis(x) - len(y.shape)
+    return g.unsqueeze(y, tuple(len(y.shape) + k for k in range(max(behind, 0))))
 
 
 def _call(name: str) -> Callable[..., Tensor]:
@@ -64,7 +73,7 @@ def identity(node: OnnxNode) -> Value:
 @operator("Div")
 def divide(node: OnnxNode) -> Tensor:
     """Integers are divided towards zero."""
-    x, y = node.tensor(0), node.tensor(1)
+    x, y = node.tensor(0), fitting(node)
     if x.dtype.kind == "u":
         return g.floor_divide(x, y)
     if x.dtype.kind == "i":
@@ -86,7 +95,7 @@ def modulo(node: OnnxNode) -> Tensor:
 @operator("Pow")
 def power(node: OnnxNode) -> Tensor:
     """In the type of the base."""
-    x, y = node.tensor(0), node.tensor(1)
+    x, y = node.tensor(0), fitting(node)
     given = node.inputs[1]
     if isinstance(given, np.ndarray | np.generic) and given.size == 1:  # a number that plans know: squares are products
         y = g.full(y.shape, given.item(), y.dtype)
@@ -161,7 +170,12 @@ def is_infinite(node: OnnxNode) -> Tensor:
 @operator("Cast")
 def cast(node: OnnxNode) -> Tensor:
     """To another element type."""
-    return converted(node, node.tensor(0), element_type(node, node.get("to")))
+    to = node.get("to")
+    if isinstance(to, bytes):  # by name, in the first versions
+        import onnx
+
+        to = onnx.TensorProto.DataType.Value(to.decode())
+    return converted(node, node.tensor(0), element_type(node, to))
 
 
 @operator("CastLike")

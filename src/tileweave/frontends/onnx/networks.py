@@ -137,6 +137,8 @@ def batch_norm(node: OnnxNode) -> Any:
     """With given statistics; in training mode with the batch's, and the running ones as further results."""
     x, scale, bias, mean, var = (node.tensor(k) for k in range(5))
     rank = len(x.shape)
+    if not node.get("spatial", 1):
+        raise node.refuse("statistics of each place (spatial=0)", legal="those of each channel")
     results: tuple[Tensor, ...] = ()
     if node.get("training_mode", 0):
         axes = (0, *range(2, rank))
@@ -166,7 +168,7 @@ def instance_norm(node: OnnxNode) -> Tensor:
 def layer_norm(node: OnnxNode) -> Any:
     """Over the axes from one on; mean and inverse deviation as further results."""
     x, scale, bias = node.tensor(0), node.tensor(1), node.optional(2)
-    axes = tuple(range(node.get("axis", -1) % len(x.shape), len(x.shape)))
+    axes = tuple(range(node.axis(x, -1), len(x.shape)))
     epsilon = node.get("epsilon", 1e-5)
     kept = x.shape[axes[0] :]
     fits = scale.shape == kept and (bias is None or bias.shape == kept)

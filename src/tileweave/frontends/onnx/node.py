@@ -91,6 +91,14 @@ class OnnxNode:
         """An attribute."""
         return self.attributes.get(attribute, default)
 
+    def axis(self, x: Tensor, default: int = 0, given: int | None = None) -> int:
+        """The attribute ``axis``, or another axis, of a tensor, counted from the front."""
+        axis, rank = self.get("axis", default) if given is None else given, len(x.shape)
+        if not -rank <= axis < rank:
+            legal = f"{-rank}..{rank - 1}" if rank else "a tensor of one dimension or more"
+            raise self.refuse(f"{x.type} has no axis {axis}", legal=legal)
+        return int(axis) % rank
+
     def text(self, attribute: str, default: str = "") -> str:
         """An attribute that is a text."""
         value = self.attributes.get(attribute, default)

@@ -208,12 +208,15 @@ class _Reader:
             raise GraphError("load(model)", f"constant {item.name!r} holds strings", legal="numbers")
         if item.data_location == onnx.TensorProto.EXTERNAL:
             places = {entry.key: entry.value for entry in item.external_data}
+            if self.folder is None:
+                problem = f"the data of {item.name!r} lie in a file {places['location']!r}, and bytes have no folder"
+                raise StorageError("load(model)", problem, legal="the path of the model")
             path = (self.folder or Path()) / places["location"]
             kind = onnx.helper.tensor_dtype_to_np_dtype(item.data_type)
             shape = tuple(item.dims)
             try:
                 resolved = path.resolve(strict=True)
-                if self.folder is None or not resolved.is_relative_to(self.folder.resolve()):
+                if not resolved.is_relative_to(self.folder.resolve()):
                     raise StorageError("load(model)", f"{places['location']!r} lies outside the model's folder")
                 offset = int(places.get("offset", 0))
                 return (

@@ -19,7 +19,7 @@ def _reduction(kind: str, function: Callable[[Tensor, tuple[int, ...], bool], Te
         keep = bool(node.get("keepdims", 1))
         if not given and node.get("noop_with_empty_axes", 0):
             return function(g.unsqueeze(x, 0), (0,), False) if kind not in _PLAIN else x
-        axes = tuple(k % len(x.shape) for k in given) if given else tuple(range(len(x.shape)))
+        axes = tuple(node.axis(x, given=k) for k in given) if given else tuple(range(len(x.shape)))
         return function(x, axes, keep)
 
     operator(kind)(convert)
@@ -87,7 +87,8 @@ _reduction("ReduceLogSumExp", _log_sum_exp)
 
 def _positions(kind: str, name: str) -> None:
     def convert(node: OnnxNode) -> Tensor:
-        x, axis, keep = node.tensor(0), node.get("axis", 0) % len(node.tensor(0).shape), bool(node.get("keepdims", 1))
+        x, keep = node.tensor(0), bool(node.get("keepdims", 1))
+        axis = node.axis(x)
         if not node.get("select_last_index", 0):
             return g.cast(getattr(g, name)(x, axis, keepdims=keep), np.int64)
         last = g.full((), x.shape[axis] - 1, np.int64)
@@ -103,6 +104,8 @@ _positions("ArgMin", "argmin")
 def _softmax(kind: str, function: str) -> None:
     def convert(node: OnnxNode) -> Tensor:
         x = node.tensor(0)
+        if 0 in x.shape:
+            return x
         axis = node.get("axis", -1 if node.version >= 13 else 1)
         rank = max(len(x.shape), 1)
         if node.version >= 13 or axis % rank == rank - 1:
@@ -123,7 +126,7 @@ _softmax("LogSoftmax", "log_softmax")
 def hardmax(node: OnnxNode) -> Tensor:
     """One at the first maximum, zero elsewhere; in older versions of all axes from one on together."""
     x = node.tensor(0)
-    axis = node.get("axis", -1 if node.version >= 13 else 1) % max(len(x.shape), 1)
+    axis = node.axis(x, -1 if node.version >= 13 else 1)
     if node.version < 13 and axis != len(x.shape) - 1:
         rows = g.reshape(x, (int(np.prod(x.shape[:axis])), int(np.prod(x.shape[axis:]))))
         return g.reshape(_hardmax(rows, 1), x.shape)

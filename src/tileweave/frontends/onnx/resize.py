@@ -19,7 +19,9 @@ Array = np.ndarray[Any, Any]
 def upsample(node: OnnxNode) -> Tensor:
     """The older form of Resize: coordinates are divided by the scale."""
     x = node.tensor(0)
-    scales = node.known(1, "the scales") if node.has(1) else np.asarray(node.get("scales"), np.float64)
+    scales = node.known(1, "the scales") if node.has(1) else np.asarray(node.get("scales", ()), np.float64)
+    if not scales.size:  # the first version
+        scales = np.asarray([1.0] * (len(x.shape) - 2) + [node.get("height_scale"), node.get("width_scale")])
     mode = node.text("mode", "nearest")
     for axis, scale in enumerate(scales.tolist()):
         extent = x.shape[axis]
@@ -44,7 +46,7 @@ def resize(node: OnnxNode) -> Tensor:
         sizes = node.known(3, "the sizes").tolist() if node.has(3) and node.known(3).size else None
         coordinates = node.text("coordinate_transformation_mode", "half_pixel")
         nearest = node.text("nearest_mode", "round_prefer_floor")
-    axes = [k % rank for k in node.get("axes", range(rank))]
+    axes = [node.axis(x, given=k) for k in node.get("axes", range(rank))]
     extents = [x.shape[k] for k in axes]
     if sizes is not None:
         scales = [n / e for n, e in zip(sizes, extents, strict=True)]

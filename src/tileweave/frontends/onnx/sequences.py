@@ -78,7 +78,7 @@ def concatenate(node: OnnxNode) -> Tensor:
 def split(node: OnnxNode) -> Any:
     """Parts along an axis."""
     x = node.tensor(0)
-    axis = node.get("axis", 0) % len(x.shape)
+    axis = node.axis(x)
     extent = x.shape[axis]
     sizes = node.integers(1)
     if sizes is None:

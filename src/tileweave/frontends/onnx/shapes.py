@@ -72,14 +72,14 @@ def transpose(node: OnnxNode) -> Tensor:
 def concat(node: OnnxNode) -> Tensor:
     """Along an axis."""
     inputs = node.tensors()
-    return g.concat(inputs, node.get("axis", 0) % len(inputs[0].shape))
+    return g.concat(inputs, node.axis(inputs[0], 1 if node.version < 4 else 0))
 
 
 @operator("Split")
 def split(node: OnnxNode) -> tuple[Tensor, ...]:
     """Parts along an axis, of given extents or as equal as can be."""
     x = node.tensor(0)
-    axis = node.get("axis", 0) % len(x.shape)
+    axis = node.axis(x)
     sizes = node.integers(1, "split")
     if sizes is None:
         count = node.get("num_outputs", len(node.outputs))
@@ -133,14 +133,14 @@ def tile(node: OnnxNode) -> Tensor:
 def pad(node: OnnxNode) -> Tensor:
     """Constant, mirrored, the edge's value, or wrapped around; negative widths cut."""
     x = node.tensor(0)
-    widths = node.integers(1, "pads") or []
+    widths = node.integers(1, "pads" if node.version > 1 else "paddings") or []
     axes = node.integers(3) or list(range(len(x.shape)))
     value = 0 if not node.has(2) else node.known(2, "the padding").reshape(-1)[0].item()
     value = node.get("value", 0.0) if node.version < 11 else value
     half = len(widths) // 2
     mode = node.text("mode", "constant")
     for axis, low, high in zip(axes, widths[:half], widths[half:], strict=True):
-        x = padded(node, x, axis % len(x.shape), low, high, mode, value)
+        x = padded(node, x, node.axis(x, given=axis), low, high, mode, value)
     return x
 
 
@@ -183,7 +183,7 @@ def _wrapped(indices: Value, extent: int) -> Value:
 def gather(node: OnnxNode) -> Tensor:
     """Elements along an axis by index."""
     x = node.tensor(0)
-    axis = node.get("axis", 0) % len(x.shape)
+    axis = node.axis(x)
     index = node.inputs[1]
     if isinstance(index, np.ndarray) and index.ndim == 0:
         return g.select(x, axis, int(index))
@@ -194,7 +194,7 @@ def gather(node: OnnxNode) -> Tensor:
 def gather_elements(node: OnnxNode) -> Tensor:
     """An index per element of the result."""
     x = node.tensor(0)
-    axis = node.get("axis", 0) % len(x.shape)
+    axis = node.axis(x)
     indices = _wrapped(node.inputs[1], x.shape[axis])
     key = tuple(slice(n) for n in indices.shape)
     reduced = x[tuple(slice(None) if k == axis else s for k, s in enumerate(key))]
@@ -219,7 +219,7 @@ def gather_nd(node: OnnxNode) -> Tensor:
 def scatter(node: OnnxNode) -> Tensor:
     """A copy with single elements replaced or combined."""
     x = node.tensor(0)
-    axis = node.get("axis", 0) % len(x.shape)
+    axis = node.axis(x)
     indices = _wrapped(node.inputs[1], x.shape[axis])
     return g.scatter(x, indices, node.tensor(2), axis, reduction=_combination(node))
 
@@ -302,9 +302,10 @@ def non_zero(node: OnnxNode) -> Any:
 @operator("Compress")
 def compress(node: OnnxNode) -> Tensor:
     """Elements along an axis where a known condition holds."""
-    x, axis = node.tensor(0), node.get("axis")
-    places = np.flatnonzero(node.known(1))
-    return g.take(g.reshape(x, (prod(x.shape),)) if axis is None else x, places, (axis or 0) % len(x.shape))
+    x, places = node.tensor(0), np.flatnonzero(node.known(1))
+    if "axis" not in node.attributes:
+        return g.take(g.reshape(x, (prod(x.shape),)), places, 0)
+    return g.take(x, places, node.axis(x))
 
 
 @operator("Unique")
@@ -325,7 +326,7 @@ def unique(node: OnnxNode) -> tuple[Any, ...]:
 def tensor_scatter(node: OnnxNode) -> Tensor:
     """New entries of a cache written at the places where each row stands."""
     past, update = node.tensor(0), node.tensor(1)
-    axis = node.get("axis", -2) % len(past.shape)
+    axis = node.axis(past, -2)
     start = node.known(2) if node.has(2) else np.zeros(past.shape[0], np.int64)
     shape = [1] * len(past.shape)
     shape[0] = past.shape[0]
