@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import Counter
 from functools import partial
-from itertools import accumulate, combinations, product
+from itertools import accumulate, combinations
 
 import numpy as np
 import pytest
@@ -21,9 +21,9 @@ from tileweave.backends.cpu.target import calls as cpu_calls
 from tileweave.errors import DtypeError, GraphError, RunError
 from tileweave.lower import values as lower_values
 from tileweave.lower.values import place_in_time
-from tileweave.planner import Plan, machines, make_plan, streams
+from tileweave.planner import Plan, machines, make_plan
 from tileweave.planner.steps import steps_of
-from tileweave.runtime import direct, run_plan
+from tileweave.runtime import run_plan
 from tileweave.runtime.io import files as io
 from tileweave.runtime.prepare import prepare
 from tileweave.space import Projection
@@ -312,22 +312,6 @@ def test_buffers_that_are_alive_together_lie_apart(buffers, many) -> None:
     assert total >= max(alive, default=0)
 
 
-@settings(deadline=None, max_examples=100)
-@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 9), st.integers(0, 9)), max_size=12), st.data())
-def test_buffers_lie_beside_what_is_taken(buffers, data) -> None:
-    buffers = [(64 * size, min(a, b), max(a, b)) for size, a, b in buffers]
-    sizes = data.draw(st.lists(st.integers(1, 30), max_size=6))
-    taken = [
-        (64 * sum(sizes[:k]), 64 * size, data.draw(st.integers(-1, 12)) or -1) for k, size in enumerate(sizes)
-    ]  # all of the memory up to their end is in use from some step on
-    starts, total = place_in_time(buffers, taken)
-    own = [(at, size, first, last) for at, (size, first, last) in zip(starts, buffers, strict=True)]
-    given = [(at, size, step, 99) for at, size, step in taken]
-    for (s, m, a, b), (t, n, c, d) in [*combinations(own, 2), *product(own, given)]:
-        assert a > d or c > b or s + m <= t or t + n <= s
-    assert total >= max((at + size for at, size, _, _ in own + given), default=0)
-
-
 def test_many_equal_buffers_take_what_is_alive_at_once() -> None:
     chance = random.Random(3)
     buffers = [(640, at, at + chance.randrange(40)) for at in (chance.randrange(3000) for _ in range(5000))]
@@ -360,108 +344,6 @@ def test_many_tasks_of_a_few_kinds(monkeypatch, objects) -> None:
     (made,) = executables(plan)
     assert made.kernels > 100
     assert not made.python_steps
-
-
-def steps_by_numpy(x, weights, steps, boundary="constant", value=0):
-    """A stencil, from its definition."""
-    around = [(n // 2, n // 2) for n in weights.shape]
-    for _ in range(steps):
-        wide = np.pad(x, around, "reflect") if boundary == "reflect" else np.pad(x, around, constant_values=value)
-        windows = np.lib.stride_tricks.sliding_window_view(wide, weights.shape)
-        x = (windows * weights).sum(axis=tuple(range(x.ndim, 2 * x.ndim))).astype(x.dtype)
-    return x
-
-
-@pytest.fixture
-def small_panels(monkeypatch):
-    """Panels of few lines, so that small fields have several, however much memory there is."""
-    monkeypatch.setattr(direct, "WHOLE_FIELDS", 0)
-    monkeypatch.setattr(streams, "PANEL_BYTES", 1 << 10)
-    monkeypatch.setattr(streams, "PANEL_LINES", 1)
-
-
-@pytest.mark.parametrize("boundary, value", [("constant", 0), ("constant", 2.5), ("reflect", 0)])
-@pytest.mark.parametrize(
-    "shape, extents", [((67, 33), (3, 3)), ((50, 40), (5, 1)), ((3000,), (7,)), ((20, 9, 16), (3, 1, 3))]
-)
-def test_stencils_in_panels(small_panels, shape, extents, boundary, value) -> None:
-    """Fields lie in the result, a panel of the next where one lay that nobody reads any more."""
-    rng = np.random.default_rng(len(shape))
-    weights = rng.standard_normal(extents, np.float32) / np.float32(np.prod(extents))
-    x = tw.source(name="x", shape=shape, dtype="float32")
-    y = x
-    for _ in range(5):
-        y = g.stencil(y, weights, boundary, value)
-    plan = tw.plan(y)
-    for _ in range(3):
-        given = rng.standard_normal(shape, np.float32)
-        expected = steps_by_numpy(given, weights, 5, boundary, value)
-        np.testing.assert_allclose(tw.run(plan, bind={"x": given}), expected, rtol=1e-4, atol=1e-5)
-        out = np.full(shape, 7, np.float32)
-        assert tw.run(plan, bind={"x": given}, out=out) is out
-        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
-        tw.run(plan, bind={"x": given}, out=given)  # what is read is not written over too early
-        np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-5)
-    (made,) = executables(plan)
-    assert made.kernels > 10
-
-
-@pytest.mark.parametrize("objects", [True, False])
-def test_a_row_of_stencils_holds_its_result_and_a_few_panels(monkeypatch, objects) -> None:
-    if not objects:
-        monkeypatch.setattr(cpu_calls, "_takes_objects", lambda: False)
-    monkeypatch.setattr(streams, "PANEL_BYTES", 1 << 14)
-    monkeypatch.setattr(direct, "WHOLE_FIELDS", 0)
-    x = tw.source(np.random.default_rng(5).random((512, 256), np.float32))
-    y, weights = x, np.full((3, 3), 1 / 9, np.float32)
-    for _ in range(12):
-        y = g.stencil(y, weights)
-    plan = tw.plan(y)
-    np.testing.assert_allclose(tw.run(plan), steps_by_numpy(np.asarray(x), weights, 12), rtol=1e-4)
-    (made,) = executables(plan)
-    assert not made.python_steps
-    assert made.arena_bytes < 5 << 14  # a field is 32 panels
-
-
-def test_stencils_are_cut_into_panels_where_whole_fields_take_most_of_the_memory(monkeypatch) -> None:
-    monkeypatch.setattr(streams, "PANEL_BYTES", 1 << 14)
-    x = tw.source(np.random.default_rng(6).random((512, 256), np.float32))
-    y, weights = x, np.full((3, 3), 1 / 9, np.float32)
-    for _ in range(12):
-        y = g.stencil(y, weights)
-    expected, held = steps_by_numpy(np.asarray(x), weights, 12), []
-    for memory in ("1GiB", "1600KiB"):
-        plan = tw.plan(y, machines(1, memory=memory))
-        np.testing.assert_allclose(tw.run(plan), expected, rtol=1e-4)
-        held.append(executables(plan)[0].arena_bytes)
-    assert held[0] > 1 << 20 > 4 * held[1]
-
-
-def test_panels_of_any_graph(small_panels, monkeypatch) -> None:
-    """Several results, fields that are read later, and steps of other kinds between."""
-    monkeypatch.setattr(streams, "LIGHT", 1 << 20)
-    cut = 0
-    for seed in range(12):
-        rng = np.random.default_rng(seed)
-        x = tw.source(name="x", shape=(40 + seed, 24), dtype="float32")
-        y, kept, results = x, [], []
-        for _ in range(6):
-            kept.append(y)
-            weights = rng.standard_normal((3, 3), np.float32) / 4
-            choice = rng.integers(4)
-            y = g.stencil(y, weights)
-            y = y + kept[rng.integers(len(kept))] if choice == 0 else tw.tanh(y) if choice == 1 else y
-            if choice == 2:
-                results.append(tw.sum(y, 0) if rng.random() < 0.5 else y)
-        graph = [*results, y]
-        plan = tw.plan(graph)
-        given = rng.standard_normal(x.shape, np.float32)
-        got = tw.run(plan, bind={"x": given})
-        again = tw.run(plan, bind={"x": given}, listeners=[lambda event: None])
-        for one, expected in zip(got, again, strict=True):
-            np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-4, err_msg=str(seed))
-        cut += streams.in_panels(plan.steps) != plan.steps
-    assert cut > 6
 
 
 def test_the_planned_memory_holds_without_listeners() -> None:

@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from tileweave.backends.base import Arranged, Moves, backend
-from tileweave.backends.calls import AddsAlike, Apart, CallRow, Calls, Wanted
+from tileweave.backends.calls import AddsAlike, CallRow, Calls, Wanted
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source
 from tileweave.lower import homes
@@ -39,6 +39,10 @@ from tileweave.lower.reads import (
     updates,
     view_of,
 )
+from tileweave.lower.sweeps import find as sweeps
+from tileweave.lower.sweeps.calls import PanelCalls
+from tileweave.lower.sweeps.fields import Sweep
+from tileweave.lower.sweeps.panels import Made, SweepActions
 from tileweave.lower.values import (
     Action,
     ArrayAccess,
@@ -49,6 +53,7 @@ from tileweave.lower.values import (
     TaskKind,
     Values,
     as_in,
+    in_python,
     lies_as,
     part_of,
     task_kind,
@@ -80,8 +85,7 @@ class Executable:
         constant: the sources that are the same array in every run.
         sinks: in the order of the results.
         threads: that kernels may use.
-        room_bytes: blocks of one tensor lie together while the arena does not exceed this; 0: memory is spared, so that
-            blocks lie in results that are not made yet.
+        room_bytes: blocks of one tensor lie together while the arena does not exceed this.
     """
 
     def __init__(
@@ -123,6 +127,8 @@ class Executable:
         self._fixed: dict[int, Any] = {}  # task -> its array, or its block of several outputs
         self._views: dict[int, ReadPiece] = {}  # reshape -> what it is a view of
         self._seen = tasks  # what they read through views
+        self._sweeps: dict[int, Sweep] = {}  # task -> its sweep, which runs in the place of its last task
+        self._panels = PanelCalls(steps, threads, self._never_changes)
         self.arena_bytes = self._lay_out(room_bytes)
         dropped = homes.dropped(steps, self._seen, self._stays)
         for task in tasks:
@@ -130,18 +136,17 @@ class Executable:
                 self._store(task)
             elif task.number in self._fixed:
                 self._fix(task)
+            elif task.number in self._sweeps:
+                self._sweep(task)
             elif task.number not in self._views:
                 self._work(task)
             if task.number in dropped:
                 gone = set(dropped[task.number])
                 outputs = [number for (one, _), number in self._outputs.items() if one in gone]
                 self._drop([*(self._count + number for number in gone), *outputs])
+        self.arena_bytes += self._panels.arranged_bytes
         self._flush()
-        fits = {number: array for number, array in enumerate(sources.values()) if number in self.bound}
-        over = [self._accesses.over(k, sample, fits) for k, sample in enumerate(self._result_samples)]
-        places = {number: place for place, number in enumerate(self.bound)}
-        read = [(places.get(number, -1), sample) for number, sample in enumerate(sources.values())]
-        self.apart = Apart(read, self._result_samples, len(self.bound), over)
+        self.apart = self._accesses.apart(list(sources.values()), self.bound, self._result_samples)
         """Of the arrays that a run brings and the results."""
         self._first = self._begin()
         self.quick: tuple[object, Callable[[dict[Any, Any]], Array | None] | None] = None, None
@@ -223,28 +228,27 @@ class Executable:
         self._find_fixed(results)
         results = {number: home for number, home in results.items() if number not in self._fixed}
         native = [task for task in self._tasks if self._native[task.number]]
-        free = [task for task in native if task.number not in results]
+        found = sweeps.find(self._steps, self._tasks, self._native, results, self._fixed)
+        self._sweeps = swept = {number: sweep for sweep in found for number in sweep.numbers}
+        held = {number for sweep in found for number in sweep.held}
+        free = [task for task in native if task.number not in results and task.number not in swept]
         together, inside = homes.together(self._tasks, free), homes.in_reads(self._steps, self._tasks, free)
+        inside = {number: home for number, home in inside.items() if home.key[0] not in swept}
         placed = {**results, **together, **inside}
         self._views = views(self._steps, self._tasks, self._native, placed, self._fixed, self._samples)
         self._seen = through(self._tasks, self._views)
-        native = [task for task in native if task.number not in self._views]
-        in_place = partial(homes.in_place, self._steps, self._seen)
+        native = [task for task in native if task.number not in self._views and task.number not in held]
         updating = [t for t in self._tasks if t.number not in self._fixed and updates(self._steps[t.step], t)]
         alone = {**homes.alone([*native, *updating]), **inside}
-        self._homes = in_place({**alone, **together, **results})
+        in_place = partial(homes.in_place, self._steps, self._seen, apart=swept)
+        over = partial(sweeps.over, found, self._tasks)
+        self._homes = over(in_place({**alone, **together, **results}))
         spans = self._spans()
         buffers, total = homes.placed(*spans)
         if total > room_bytes and together:
-            self._homes = in_place({**alone, **results})
+            self._homes = over(in_place({**alone, **results}))
             spans = self._spans()
             buffers, total = homes.placed(*spans)
-        if not room_bytes:
-            written = homes.written(self._steps, self._tasks, self._homes, self._sinks)
-            found, total, begun = homes.beside_results(*spans, written, self._result_samples, self._results)
-            self._buffers.update(found)
-            self._accesses.writes += [ArrayAccess(2 * task, k, self._boxes[k]) for k, task in begun.items()]
-            return total
         brought = self._samples.keys() - self._constant
         if moved := homes.in_spare_results(self._steps, self._seen, self._homes, *spans, self._sinks, brought):
             self._homes.update(moved)
@@ -257,7 +261,7 @@ class Executable:
 
     def _spans(self) -> homes.Buffers:
         """The buffers of the arena."""
-        return homes.buffers(self._steps, self._tasks, self._seen, self._homes, self._fixed)
+        return homes.buffers(self._steps, self._tasks, self._seen, self._homes, self._fixed, self._sweeps)
 
     def _find_fixed(self, results: Mapping[int, Home]) -> None:
         """Tasks that depend on constants alone, other than those that only make a result: done once, here.
@@ -311,7 +315,7 @@ class Executable:
 
     def _stays(self, number: int) -> bool:
         """Whether a block lies at a place of its own, or was computed once."""
-        return number in self._homes or number in self._fixed or number in self._views
+        return any(number in there for there in (self._homes, self._fixed, self._views, self._sweeps))
 
     # ---- reads --------------------------------------------------------------------------------------------------
 
@@ -395,10 +399,8 @@ class Executable:
 
     def _point(self, call: int, operands: Sequence[Array | Slot], number: int) -> None:
         """Adds a call to the row: what every run brings of its operands is said then, the others stay alive."""
-        points = ((k, one) for k, one in enumerate(operands) if isinstance(one, Slot))
-        self._segment.points += [(call, k, one, one.offset_bytes) for k, one in points]
         self._kept += [one for one in operands if not isinstance(one, Slot)]
-        self._segment.add(call, number)
+        self._segment.add(call, number, operands)
 
     # ---- tasks --------------------------------------------------------------------------------------------------
 
@@ -433,32 +435,33 @@ class Executable:
             block, into = definition(node, task.index, kept, self._threads)
         else:
             block = partial(execute, node, step.stage, task.index, threads=self._threads, decision=step.kernel)
-        fixed = {read.name: one for read, (one, _) in zip(task.reads, found, strict=True) if not isinstance(one, Slot)}
-        slots = {read.name: one for read, (one, _) in zip(task.reads, found, strict=True) if isinstance(one, Slot)}
-        order: dict[str, Any] = {read.name: fixed.get(read.name) for read in task.reads}
-        brought = [(name, one.number, one.view) for name, one in slots.items()]
-
-        def compute(now: Values) -> None:
-            given = order.copy()
-            for name, number, view in brought:
-                given[name] = now[number] if view is None else view(now[number])
-            if target is not None and into is not None:
-                into(given, target(now) if isinstance(target, Slot) else target)
-                return
-            made = block(given)
-            if target is None:
-                now[slot] = whole = row_major(own(made, kept, given))
-                for number, name in places:
-                    now[number] = cast("dict[str, Array]", whole)[name]
-            else:
-                where = target(now) if isinstance(target, Slot) else target
-                where[...] = made[kept[0]]
-
+        given = {read.name: one for read, (one, _) in zip(task.reads, found, strict=True)}
+        compute = in_python(given, block, into, target, kept, [(slot, ""), *places])
         for read in task.reads:
             self._reads_of(2 * task.number, read.pieces)
         self._writes(task)
         self.python_steps += 1
         self._act(task.number, compute)
+
+    def _sweep(self, task: Task) -> None:
+        """Adds what a sweep does, when the last of its tasks comes."""
+        sweep = self._sweeps[task.number]
+        if task.number != sweep.numbers[-1]:
+            return
+        for one in SweepActions(sweep, cast("Array", self._buffers[sweep.key]), self._read, self._target).actions():
+            if isinstance(one, Made):
+                call, operands = self._panels.add(self._calls_of(self._steps[one.task.step].kernel.backend), one)
+                self._segment.add(call, one.task.number, operands)
+                self.kernels += 1
+            else:
+                self._copy(one.number, one.target, one.source)
+        first, last = 2 * sweep.numbers[0], 2 * sweep.numbers[-1] + 1
+        for number, member in enumerate(sweep.members):
+            for read in member.task.reads:
+                self._reads_of(first, read.pieces)
+            if (home := self._homes.get(member.task.number)) is not None and home.result >= 0:
+                alike = [one for one in self._samples if one.type.shape == self._boxes[home.result].shape]
+                self._writes(member.task, last if sweep.follows(alike, number) else first)
 
     def _call_like(self, task: Task, how: Any, lies: Sequence[homes.Lying]) -> bool:
         """Adds a call like the first one of a task whose arrays lie alike; False where there is none."""
@@ -536,13 +539,13 @@ class Executable:
         self._writes(task)
         self.kernels += 1
 
-    def _writes(self, task: Task) -> None:
-        """Notes which region of a result a task writes."""
+    def _writes(self, task: Task, order: int = -1) -> None:
+        """Notes which region of a result a task writes; when, if that is not at its end."""
         home = self._homes.get(task.number)
         if home is not None and home.result >= 0:
             box = task.out.translate([-b for b in home.hold.start])
             box = as_in(box, home.hold.shape, self._boxes[home.result].shape)
-            self._accesses.writes.append(ArrayAccess(2 * task.number + 1, home.result, box))
+            self._accesses.writes.append(ArrayAccess(2 * task.number + 1 if order < 0 else order, home.result, box))
 
     def _calls_of(self, by: str) -> Calls:
         """The calls of a backend, to which what follows is added."""

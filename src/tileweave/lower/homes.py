@@ -5,20 +5,19 @@ Source: own.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import prod
 from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.host import LINE_BYTES, address_of, empty
+from tileweave.backends.host import address_of
 from tileweave.graph import Operation, Sink, Source, TensorType
 from tileweave.lower.reads import bounds, never_written, pointwise, view_of, written_over
-from tileweave.lower.values import Holder, Home, Slot, lies_as, moved_strides, place_in_time, taken_from
+from tileweave.lower.sweeps.fields import Sweep
+from tileweave.lower.values import Holder, Home, Slot, lies_as, moved_strides, place_in_time
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 from tileweave.space import AffineMap, Box
@@ -132,13 +131,17 @@ def alone(tasks: Sequence[Task]) -> dict[int, Home]:
     return {task.number: Home((task.number, 0), task.out) for task in tasks}
 
 
-def in_place(steps: Sequence[Step], tasks: Sequence[Task], homes: dict[int, Home]) -> dict[int, Home]:
-    """The same, but that what only a pointwise operation reads lies where its result does, and is written over."""
+def in_place(
+    steps: Sequence[Step], tasks: Sequence[Task], homes: dict[int, Home], apart: Collection[int] = ()
+) -> dict[int, Home]:
+    """The same, but that what only a pointwise operation reads lies where its result does, and is written over; but
+    for the tasks that stay ``apart``."""
     readers = Counter(number for task in tasks for number in task.needs)
     names = [frozenset() if step.stage == "store" else pointwise(step) for step in steps]
     for task in reversed(tasks):
         step, home = steps[task.step], homes.get(task.number)
-        for piece in written_over(step, names[task.step], task) if home is not None else ():
+        may = home is not None and task.number not in apart
+        for piece in written_over(step, names[task.step], task) if may else ():
             own = homes.get(piece.task) == Home((piece.task, 0), piece.block)
             if home is not None and own and readers[piece.task] == 1:
                 homes[piece.task] = Home(home.key, home.hold.translate(piece.map.offset))
@@ -224,6 +227,7 @@ def buffers(
     seen: Sequence[Task],
     homes: Mapping[int, Home],
     fixed: Collection[int],
+    swept: Mapping[int, Sweep],
 ) -> Buffers:
     """The buffers of the arena, one per read that is put together among them.
 
@@ -233,6 +237,7 @@ def buffers(
         seen: the tasks, as if they read what views are views of.
         homes: where blocks lie.
         fixed: blocks that are computed once.
+        swept: tasks of sweeps; those of one run together.
     """
     kinds: dict[Key, TensorType] = {}
     spans: dict[Key, tuple[int, int]] = {}
@@ -240,8 +245,9 @@ def buffers(
     def used(number: int, at: int) -> None:
         home = homes.get(number)
         if home is not None and home.result < 0:
-            first, last = spans.get(home.key, (at, at))
-            spans[home.key] = min(first, at), max(last, at)
+            begin, end = (at, at) if at not in swept else (swept[at].numbers[0], swept[at].numbers[-1])
+            first, last = spans.get(home.key, (begin, end))
+            spans[home.key] = min(first, begin), max(last, end)
             if home.key not in kinds:
                 step = steps[tasks[number].step]
                 dtype = cast("Operation", step.node).output_types[step.outputs[0]].dtype  # it keeps one
@@ -251,12 +257,14 @@ def buffers(
         used(task.number, at)
         for number in task.needs:
             used(number, at)
-        if steps[task.step].stage != "store" and task.number not in fixed:
+        if steps[task.step].stage != "store" and task.number not in fixed and task.number not in swept:
             for k, read in enumerate(task.reads):
                 if len(read.pieces) != 1 and len(merged(read, homes)) != 1:
                     key = task.number, 1 + k
                     spans[key] = spans.get(key, (at, at))[0], at
                     kinds[key] = TensorType(read.box.shape, read.dtype)
+    for sweep in swept.values():
+        kinds[sweep.key], spans[sweep.key] = sweep.kind, (sweep.numbers[0], sweep.numbers[-1])
     return kinds, spans
 
 
@@ -266,86 +274,6 @@ def placed(
     """Per buffer of the arena (type, first byte), and the bytes of all."""
     starts, total = place_in_time([(kinds[key].size_bytes, *spans[key]) for key in kinds])
     return {key: (kind, start) for (key, kind), start in zip(kinds.items(), starts, strict=True)}, total
-
-
-def written(
-    steps: Sequence[Step], tasks: Sequence[Task], homes: Mapping[int, Home], sinks: Mapping[Sink, int]
-) -> list[list[tuple[int, int, int]]]:
-    """Per result its parts as (first byte, bytes, the task that writes them); one part where they are no rows in
-    a row."""
-    out = []
-    for sink, result in sinks.items():
-        kind, parts = sink.tensor.type, list[tuple[int, int, int]]()
-        made = [task for task in tasks if task.number in homes and homes[task.number].result == result]
-        for task in made:
-            hold = homes[task.number].hold
-            box = task.out.translate([-a for a in hold.start])
-            inner = [k for k, (n, whole) in enumerate(zip(box.shape, hold.shape, strict=True)) if n < whole]
-            if len(inner) > 1 or any(n > 1 for n in box.shape[: inner[0] if inner else 0]):
-                break
-            steps_of = [prod(hold.shape[k + 1 :]) for k in range(box.rank)]
-            at = sum(a * n for a, n in zip(box.start, steps_of, strict=True))
-            parts.append((at * kind.dtype.itemsize, box.size * kind.dtype.itemsize, task.number))
-        if sum(size for _, size, _ in parts) != kind.size_bytes:
-            stores = [task.number for task in tasks if steps[task.step].node is sink]
-            parts = [(0, kind.size_bytes, min([*stores, *(task.number for task in made)]))]
-        out.append(parts)
-    return out
-
-
-def beside_results(
-    kinds: Mapping[Key, TensorType],
-    spans: Mapping[Key, tuple[int, int]],
-    written: Sequence[Sequence[tuple[int, int, int]]],
-    results: Sequence[Array],
-    first: int,
-) -> tuple[dict[Key, Array | Slot], int, dict[int, int]]:
-    """Buffers in memory that begins with the results, of which each part is free until it is written.
-
-    Args:
-        kinds: of the buffers.
-        spans: the first and the last task that uses each.
-        written: the parts of each result, and when.
-        results: an array per result that lies as it will.
-        first: the number of the first result among the values of a run.
-
-    Returns:
-        The buffers, the bytes beside the results, and per result that holds one the first task that writes to it so.
-    """
-    begins, taken = _memory([sample.nbytes for sample in results], written)
-    starts, total = place_in_time([(kinds[key].size_bytes, *spans[key]) for key in kinds], taken)
-    own = empty((max(total - begins[-1], 1 << 16),), np.uint8)
-    found, begun = dict[Key, Array | Slot](), dict[int, int]()
-    for (key, kind), start in zip(kinds.items(), starts, strict=True):
-        at = bisect_right(begins, start) - 1
-        view = partial(taken_from, kind.shape, kind.dtype, start - begins[at])
-        if at == len(results):
-            found[key] = view(own)
-        else:
-            found[key] = Slot(first + at, view, results[at])
-            begun[at] = min(begun.get(at, spans[key][0]), spans[key][0])
-    return found, total - begins[-1], begun
-
-
-def _memory(
-    sizes: Sequence[int], written: Sequence[Sequence[tuple[int, int, int]]]
-) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """(where each result begins in memory that begins with them, and where they end; `place_in_time`'s ``taken``).
-
-    Between two results a line is never free, so that no buffer lies in both.
-    """
-    begins, taken = [0], list[tuple[int, int, int]]()
-    for size, parts in zip(sizes, written, strict=True):
-        at = begins[-1]
-        begins.append((-(-size // LINE_BYTES) + 1) * LINE_BYTES + at)
-        edge = 0
-        for first, count, task in sorted(parts):
-            low, high = -(-first // LINE_BYTES) * LINE_BYTES, (first + count) // LINE_BYTES * LINE_BYTES
-            if low < high:
-                taken += [(at + edge, low - edge, -1)] * (low > edge) + [(at + low, high - low, task)]
-                edge = high
-        taken.append((at + edge, begins[-1] - at - edge, -1))
-    return begins, taken
 
 
 Lying = tuple[Holder, int, Callable[[], Callable[[Array], Array] | None]]

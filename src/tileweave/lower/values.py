@@ -19,7 +19,7 @@ from tileweave.backends.host import LINE_BYTES, address_of
 from tileweave.graph import Operation
 from tileweave.lower.execute import is_small, kernel_of
 from tileweave.lower.programs import in_order
-from tileweave.lower.reads import slices
+from tileweave.lower.reads import own, row_major, slices
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Task
 from tileweave.space import AffineMap, Box
@@ -30,31 +30,25 @@ Action = Callable[[Values], object]
 
 
 MANY_BUFFERS = 1024
-"""From so many on, buffers are placed one step after the other: to look for the best place of each takes the
-square of their number."""
+"""From so many on, buffers are placed as they come: to look for the best place of each takes their square."""
 
 
-def place_in_time(
-    buffers: Sequence[tuple[int, int, int]], taken: Sequence[tuple[int, int, int]] = ()
-) -> tuple[list[int], int]:
+def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
     """Where buffers lie that share memory over time: (the first byte of each, bytes in all).
 
     Args:
         buffers: (bytes, first step, last step) of each; those whose steps meet lie apart. Large ones are placed first,
-            each at the lowest place that is free for its steps; many are placed from the last step back.
-        taken: (first byte, bytes, first step) of places that are not free from a step on.
+            each at the lowest place that is free for its steps; many are placed in the order of their first steps.
 
     Example:
         >>> place_in_time([(100, 0, 1), (100, 1, 2), (64, 2, 3)])
         ([0, 128, 0], 256)
-        >>> place_in_time([(64, 0, 2), (64, 1, 3)], [(0, 64, 2), (64, 64, 4)])
-        ([128, 64], 192)
     """
     count = len(buffers)
     sizes, first, last = (np.array([b[k] for b in buffers], np.int64).reshape(count) for k in range(3))
     sizes = -(-np.maximum(sizes, 1) // LINE_BYTES) * LINE_BYTES
-    if count > MANY_BUFFERS or taken:
-        return _placed_back(sizes.tolist(), first.tolist(), last.tolist(), taken)
+    if count > MANY_BUFFERS:
+        return _placed_as_they_come(sizes.tolist(), first.tolist(), last.tolist())
     order = np.lexsort((np.arange(count), -sizes))
     starts, placed = np.zeros(count, np.int64), np.zeros(count, np.int64)  # `placed`: in the order of placing
     for done, number in enumerate(order):
@@ -69,56 +63,35 @@ def place_in_time(
     return starts.tolist(), int((starts + sizes).max(initial=0)) if count else 0
 
 
-def _placed_back(
-    sizes: list[int], first: list[int], last: list[int], taken: Sequence[tuple[int, int, int]]
-) -> tuple[list[int], int]:
-    """Each buffer in the smallest gap for it when its last step ends, from the last step back, the larger first."""
-    starts, gaps = [0] * len(sizes), _Gaps(max((at + size for at, size, _ in taken), default=0))
-    ends = [(step, size, at) for at, size, step in taken] + [(step, 0, k) for k, step in enumerate(first)]
-    ends.sort(reverse=True)
+def _placed_as_they_come(sizes: list[int], first: list[int], last: list[int]) -> tuple[list[int], int]:
+    """Each buffer at the lowest gap that holds it when its first step begins, the larger first."""
+    starts, total = [0] * len(sizes), 0
+    gaps: list[tuple[int, int]] = []  # (first byte, the one behind the last), in order; none touches another
+    ends = sorted(range(len(sizes)), key=lambda k: last[k])
     done = 0
-    for number in sorted(range(len(sizes)), key=lambda k: (-last[k], -sizes[k], k)):
-        while ends[done][0] > last[number]:  # that was placed before, for it ends later than it begins
-            _, size, at = ends[done]
-            gaps.give(*((at, size) if size else (starts[at], sizes[at])))
+    for number in sorted(range(len(sizes)), key=lambda k: (first[k], -sizes[k], k)):
+        while last[ends[done]] < first[number]:
+            low, high = starts[ends[done]], starts[ends[done]] + sizes[ends[done]]
+            at = bisect_left(gaps, (low, high))
+            if at < len(gaps) and gaps[at][0] == high:
+                high = gaps.pop(at)[1]
+            if at and gaps[at - 1][1] == low:
+                at, low = at - 1, gaps.pop(at - 1)[0]
+            gaps.insert(at, (low, high))
             done += 1
-        starts[number] = gaps.take(sizes[number])
-    return starts, gaps.total
-
-
-class _Gaps:
-    """What is free of memory that grows.
-
-    Args:
-        total: bytes in use at first, all of them.
-    """
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self._free: list[tuple[int, int]] = []  # (first byte, the one behind the last), in order; none touches another
-
-    def take(self, size: int) -> int:
-        """The first byte of the smallest gap that is large enough, or behind all where there is none."""
-        free = self._free
-        fits = [(high - low, k) for k, (low, high) in enumerate(free) if high - low >= size]
-        _, at = min(fits, default=(0, -1))
-        if at < 0:
-            low = free.pop()[0] if free and free[-1][1] == self.total else self.total
-            self.total = low + size
-            return low
-        low, high = free[at]
-        free[at : at + 1] = [(low + size, high)] if high > low + size else []
-        return low
-
-    def give(self, low: int, size: int) -> None:
-        """Bytes that are free from now on."""
-        free, high = self._free, low + size
-        at = bisect_left(free, (low, high))
-        if at < len(free) and free[at][0] == high:
-            high = free.pop(at)[1]
-        if at and free[at - 1][1] == low:
-            at, low = at - 1, free.pop(at - 1)[0]
-        free.insert(at, (low, high))
+        size = sizes[number]
+        at = next((k for k, (low, high) in enumerate(gaps) if high - low >= size), -1)
+        if at < 0 and gaps and gaps[-1][1] == total:
+            at, total = len(gaps) - 1, gaps[-1][0] + size
+            gaps[at] = gaps[at][0], total
+        elif at < 0:
+            at, total = len(gaps), total + size
+            gaps.append((total - size, total))
+        low, high = gaps.pop(at)
+        starts[number] = low
+        if high > low + size:
+            gaps.insert(at, (low + size, high))
+    return starts, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +264,46 @@ def task_kind(
     return TaskKind(kernel, tuple(order), hasattr(kernel, "arranged"), tuple(one <= over for one in places))
 
 
+def in_python(
+    given: Mapping[str, Array | Slot],
+    block: Callable[[Mapping[str, Array]], Mapping[str, Array]],
+    into: Callable[[Mapping[str, Array], Array], object] | None,
+    target: Array | Slot | None,
+    kept: Sequence[str],
+    places: Sequence[tuple[int, str]],
+) -> Action:
+    """An action that computes a block in Python.
+
+    Args:
+        given: its inputs.
+        block: makes its outputs.
+        into: writes the only output into an array, where there is such a function.
+        target: where the block lies; None: it becomes a value of the run.
+        kept: names of the outputs that are kept.
+        places: numbers of values, with the output that they take; without a name, the whole block.
+    """
+    order = {name: None if isinstance(one, Slot) else one for name, one in given.items()}
+    brought = [(name, one.number, one.view) for name, one in given.items() if isinstance(one, Slot)]
+
+    def compute(now: Values) -> None:
+        found: dict[str, Any] = order.copy()
+        for name, number, view in brought:
+            found[name] = now[number] if view is None else view(now[number])
+        if target is not None and into is not None:
+            into(found, target(now) if isinstance(target, Slot) else target)
+            return
+        made = block(found)
+        if target is None:
+            whole = row_major(own(made, kept, found))
+            for number, name in places:
+                now[number] = cast("dict[str, Array]", whole)[name] if name else whole
+        else:
+            where = target(now) if isinstance(target, Slot) else target
+            where[...] = made[kept[0]]
+
+    return compute
+
+
 @dataclass(slots=True)
 class CallSegment:
     """Calls of one backend that nothing interrupts.
@@ -307,8 +320,10 @@ class CallSegment:
     points: list[tuple[int, int, Slot, int]] = field(default_factory=list)
     number: int = -1
 
-    def add(self, call: int, number: int) -> None:
-        """A call for a task."""
+    def add(self, call: int, number: int, operands: Sequence[Array | Slot] = ()) -> None:
+        """A call for a task, with what every run brings among its operands."""
+        slots = ((k, one) for k, one in enumerate(operands) if isinstance(one, Slot))
+        self.points += [(call, k, one, one.offset_bytes) for k, one in slots]
         self.calls.append(call)
         self.number = number
 
@@ -362,6 +377,20 @@ class ArrayAccesses:
 
     reads: list[ArrayAccess] = field(default_factory=list)
     writes: list[ArrayAccess] = field(default_factory=list)
+
+    def apart(self, sources: Sequence[Array], bound: Sequence[int], results: Sequence[Array]) -> Apart:
+        """What must not share memory in a run.
+
+        Args:
+            sources: an array per source, as it will lie.
+            bound: the numbers of the sources that every run brings.
+            results: an array per result, as it will lie.
+        """
+        fits = {number: sources[number] for number in bound}
+        over = [self.over(k, sample, fits) for k, sample in enumerate(results)]
+        places = {number: place for place, number in enumerate(bound)}
+        read = [(places.get(number, -1), sample) for number, sample in enumerate(sources)]
+        return Apart(read, results, len(bound), over)
 
     def over(self, result: int, lies: Array, sources: Mapping[int, Array]) -> frozenset[int]:
         """The sources that a result may be written over, of those that lie as it does.

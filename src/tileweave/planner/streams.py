@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
 from types import MappingProxyType
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
-from tileweave.graph import Operation, Partition, Selector, Sink, Source, Tensor
+from tileweave.graph import Operation, Selector, Sink, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
-from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Step
 from tileweave.planner.steps import drivers
 
@@ -293,55 +291,3 @@ def _levels(step: Step, rows: Sequence[int | None], fine: bool = False) -> Level
                 return None
             out.append((at[0], waves, edges if not edges[0] else tuple(e - edges[0] for e in edges)))
     return tuple(out)
-
-
-PANEL_BYTES = 1 << 21
-"""Of a block that a step makes of several: it and what it is made from stay in the caches of a processor."""
-PANEL_LINES = 16
-"""Lines of a panel are a multiple of this, so that panels begin with a cache line."""
-LIGHT = 64
-"""Points per element up to which a step waits for memory, so that reading its neighbours' rows again costs nothing."""
-
-
-def in_panels(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps, with those of long rows of stencils cut into panels, where each is one block.
-
-    A step that reads a neighbourhood of each element needs the field before it whole while it makes its own, so two
-    fields are held beside the operand and the result. In panels, one is: a panel of the next field takes the place of
-    one that nobody reads any more.
-    """
-    made = {step.node: number for number, step in enumerate(steps) if isinstance(step.node, Operation)}
-    found = {number: dim for number, step in enumerate(steps) if (dim := _panel_dim(step)) is not None}
-    origins = {
-        n: {made[o] for tensor in read_tensors(steps[n]) for o in _origins(tensor)} & found.keys() for n in found
-    }
-    chained = {n for number, before in origins.items() if before for n in (number, *before)}
-    return tuple(_cut_in_panels(step, found[n]) if n in chained else step for n, step in enumerate(steps))
-
-
-def _panel_dim(step: Step) -> int | None:
-    """The first dimension of a step's output of more than one element, where panels along it spare memory."""
-    node = step.node
-    if step.stage != "block" or step.cuts.count > 1 or not step.kernel.backend or not isinstance(node, Operation):
-        return None
-    if len(step.outputs) != 1 or node.signature is None:
-        return None
-    kind = node.output_types[step.outputs[0]]
-    light = node.index.size <= LIGHT * kind.box.size and kind.size_bytes >= 4 * PANEL_BYTES
-    windows = any(max(node.signature.input(name).shape, default=1) > 1 for name, _ in node.inputs)
-    row = next((r for r, n in enumerate(kind.shape) if n > 1), None)
-    if not (light and windows and row is not None):
-        return None
-    return drivers(node, step.outputs[0])[row]
-
-
-def _cut_in_panels(step: Step, dim: int) -> Step:
-    """The step in panels of lines along a dimension of its index, as many in each but the last."""
-    node = cast("Operation", step.node)
-    low, high = step.cuts.cuts[dim][0], step.cuts.cuts[dim][-1]
-    line_bytes = node.output_types[step.outputs[0]].size_bytes // (high - low)
-    lines = max(1, PANEL_BYTES // line_bytes // PANEL_LINES) * PANEL_LINES
-    edges = (*range(low, high, lines), high)
-    waves = tuple(len(edges) - 1 if k == dim else 1 for k in range(len(step.cuts.grid)))
-    cuts = Partition(tuple(edges if k == dim else row for k, row in enumerate(step.cuts.cuts)))
-    return replace(step, cuts=cuts, where=Placement(waves, ((),) * len(waves), waves))

@@ -18,7 +18,6 @@ from tileweave.errors import RunError
 from tileweave.graph import ArrayData, MemoryTarget, Source
 from tileweave.lower.executable import Executable
 from tileweave.planner import Plan, Step, tasks
-from tileweave.planner.streams import in_panels
 from tileweave.planner.tasks import in_one_process
 from tileweave.runtime.prepare import Prepared, keeping, prepare
 
@@ -81,12 +80,7 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
         peak = sum(prepared.peak_bytes)
         room = max(peak, sum(machine.memory_bytes for machine in plan.machines.machines) - peak)
         whole = in_one_process(plan) if len(plan.machines) > 1 else plan
-        panels = in_panels(whole.steps)
-        spared = [replace(plan, steps=panels)] if panels != whole.steps else []
-        fields = [whole, plan] if whole is not plan else [plan]
-        tries = [(one, int(room * WHOLE_FIELDS)) for one in fields if spared]
-        tries += [(one, room) for one in (*spared, *fields)]
-        for one, most in tries:
+        for one in [whole, plan] if whole is not plan else [plan]:
             made = prepared.tasks
             if one.steps != plan.steps:
                 made = tasks(one)
@@ -94,9 +88,8 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
                 if not read - {None} <= sources.keys():
                     continue  # blocks that are put together reach over what no block alone reads
             with keeping():
-                spare = one in spared
-                found = Executable(one.steps, made, sources, constant, prepared.sinks, threads, 0 if spare else room)
-            if found.arena_bytes <= most:
+                found = Executable(one.steps, made, sources, constant, prepared.sinks, threads, room)
+            if found.arena_bytes <= room:
                 break
         else:
             prepared.extra["whole"] = False
@@ -104,9 +97,6 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
     return Found(found, tuple(arrays), idle)
 
 
-WHOLE_FIELDS = 0.5
-"""The part of memory that whole fields of stencils may take: beyond it they are cut into panels, which copy the rows at
-their borders (a hundred steps on 2048 x 2048 in `bench/side_by_side.py`: 0.15 s, in panels 0.24 s and 22 MiB less)."""
 _Known = tuple[dict[Source, int], list[Any], frozenset[int]]
 
 
