@@ -29,6 +29,8 @@ SHAPES = [
     (12, 512, 64),
     (16, 1024, 64),
 ]
+SECONDS = 3.0
+"""Of a row, after which no further turn begins; there are two at least."""
 Call = Callable[[], Any]
 
 
@@ -63,7 +65,10 @@ def rows(threads: int, rounds: int, most: int) -> Iterator[dict[str, Any]]:
             arrays = [draw.standard_normal((1, heads, keys, depth), np.float32) for _ in range(3)]
             made = calls(arrays, causal, threads)
             times: dict[str, float] = dict.fromkeys(made, float("inf"))
+            end = time.monotonic() + SECONDS
             for turn in range(max(3, rounds * 512 // max(keys, 512))):
+                if turn > 1 and time.monotonic() > end:
+                    break
                 for name in sorted(made, reverse=turn % 2 == 1):
                     made[name]()
                     begin = clock()
