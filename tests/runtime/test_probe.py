@@ -21,7 +21,7 @@ def test_a_host_is_measured_and_the_description_reads_back(tmp_path, capsys):
     assert {"float32", *(name for name, _ in one.flops)} == set(DTYPES)
     assert all(1e7 < one.rate(dtype) < 1e15 for dtype in DTYPES)
     assert 1e8 < one.bytes_per_second < 1e13 and 1e7 < found.storage_bytes_per_second < 1e12
-    assert 1e-10 < found.task_seconds < 1e-2 and one.memory_bytes > 1 << 20
+    assert 1e-6 < found.task_seconds < 1e-2 and one.memory_bytes > 1 << 20
     capsys.readouterr()
     assert main(["machines", "show", str(path)]) == 0
     assert capsys.readouterr().out.endswith(path.read_text())
