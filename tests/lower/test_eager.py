@@ -327,3 +327,11 @@ def test_several_operands_are_kernels_bound_to_each_other() -> None:
         call()
         np.testing.assert_array_equal(out, a @ b @ c)
     assert len(chain.explain().splitlines()) == 2
+
+
+def test_products_of_numbers_take_any_result() -> None:
+    for k in range(6):  # more than once: what is known of a kind is used again
+        a, b, out = np.array(float(k)), np.array(3.0), np.zeros(())
+        assert contract(",->", a, b) == 3 * k
+        assert contract(",->", a, b, out=out) is out and out == 3 * k
+        assert contract(" , ", a, b) == 3 * k

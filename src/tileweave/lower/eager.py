@@ -265,7 +265,7 @@ def _sized(equation: str, threads: int | None, a: Any, b: Any, out: Any) -> Arra
     for letter, extent in zip(right, b.shape, strict=True):
         if extents.setdefault(letter, extent) != extent:
             return None
-    if min(extents.values()) < 2 or prod(extents[letter] for letter in kind.summed) > LONG_CONTRACTION:
+    if min(extents.values(), default=0) < 2 or prod(extents[letter] for letter in kind.summed) > LONG_CONTRACTION:
         return None
     shape = tuple(extents[letter] for letter in result)
     if out is None:
