@@ -1,6 +1,7 @@
-"""Makes the random graphs, and costs by counting, importable."""
+"""Makes the random graphs and plans, and costs by counting, importable."""
 
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "graph")]
+here = Path(__file__).parent
+sys.path[:0] = [str(here), str(here.parent / "graph"), str(here.parent / "runtime")]

@@ -8,11 +8,11 @@ from typing import cast
 
 from tileweave.graph import FileTarget, Operation, Sink, Source
 from tileweave.planner.costs import chunked, chunks_of, in_files
-from tileweave.planner.count import EFFICIENCY, block_bytes, temporary_bytes
+from tileweave.planner.count import EFFICIENCY, block_bytes
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import Placement
-from tileweave.planner.plan import Costs, Plan
-from tileweave.planner.steps import partition_of
+from tileweave.planner.plan import Costs, Plan, Step
+from tileweave.planner.steps import partition_of, takes_boxes
 from tileweave.planner.tasks import ReadPiece, Task, preimage
 from tileweave.space import Box
 
@@ -54,6 +54,33 @@ def task_cost(plan: Plan, task: Task, made: Sequence[Task]) -> tuple[Costs, int,
     )
     costs = Costs(1, flops, moved, fetched, written, seconds)
     return costs, temporary_bytes(step, task, made), out_bytes
+
+
+def temporary_bytes(step: Step, task: Task, made: Sequence[Task]) -> int:
+    """The bytes that a machine newly holds to read a task's inputs, while the task runs.
+
+    A region in one block of the machine's own is used where it lies. Anything else that comes in one piece is held as
+    it comes, gaps of a strided read included; several pieces are gathered into a dense array, one at a time. A sink
+    that takes any box is given its pieces one by one.
+    """
+    total = 0
+    for read in task.reads:
+        itemsize = read.dtype.itemsize
+        arriving = [piece.region.size * itemsize for piece in read.pieces if not _is_here(piece, task, made)]
+        if len(read.pieces) == 1:
+            total += sum(arriving)
+        elif takes_boxes(step.node):
+            total += max(arriving, default=0)
+        else:
+            total += read.size_bytes + max(arriving, default=0)
+    return total
+
+
+def _is_here(piece: ReadPiece, task: Task, made: Sequence[Task]) -> bool:
+    """Whether reading a piece brings nothing new to the machine: a block of its own, or a constant."""
+    if piece.task >= 0:
+        return made[piece.task].machine == task.machine and not piece.spilled
+    return piece.source is None
 
 
 def _read_points(source: Source, region: Box) -> int:

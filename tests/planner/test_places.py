@@ -157,8 +157,10 @@ def test_what_machines_share_in_runs_is_covered_once(seed):
             found[k] += Box.between([int(x[k]) for x in boxes.low], [int(x[k]) for x in boxes.high])
     for k in range(count):
         assert sorted(found[k]) == sorted(set().union(*held[k]))
-    for wave in range(where.wave_count):
-        assert {*where.wave_places(wave)} == {mine[wave] for mine in blocks.values() if wave in mine}
+    waves, numbers = where.in_waves()
+    assert (np.diff(waves) >= 0).all() and sorted(numbers) == [*range(cuts.count)]
+    assert all(where.wave(cuts.place(n)) == wave for wave, n in zip(waves.tolist(), numbers.tolist(), strict=True))
+    assert where.machine_of_blocks().tolist() == [where.machine(cuts.place(n)) for n in range(cuts.count)]
 
 
 def test_arrays_in_memory_of_the_only_machine_are_not_charged_as_files(tmp_path):

@@ -34,7 +34,7 @@ def test_blocks_are_written_as_soon_as_they_are_made(seed, tmp_path):
     plan = Plan(graph, machines(count), steps)
     agrees(plan)
     assert all(before < task.number for task in tasks(plan) for before in task.needs)
-    issued = Counter((number, place) for number, places in issue_order(steps) for place in places)
+    issued = Counter(zip(*(column.tolist() for column in issue_order(steps)), strict=True))
     assert set(issued.values()) == {1}
     assert len(issued) == sum(len(list(step.cuts)) for step in steps)
 

@@ -164,18 +164,20 @@ def execute(
         made = execute(operation, stage, index, own, threads=threads, tune=tune, decision=decision)
         parts = [{name: before[f"partial0.{name}"] for name in made}, made]
         return combine_states(_monoid(operation), parts)
-    shard = _on_block(operation, index, stage == "partial")
-    name, kind = result_of(shard)
-    some = not kind.box.empty and all(array.size for array in inputs.values())
+    name, kind = result_of(operation)
+    signature = None if index == operation.index else operation.signature  # a block of all of it makes all
+    shape = kind.shape if signature is None else signature.output(name).span(index).shape
+    some = 0 not in shape and all(array.size for array in inputs.values())
     decision = decision or decide(operation, stage)
-    if some and decision.backend and ragged.takes(operation):
-        return ragged.multiplied(shard, inputs, backend(decision.backend))
-    if some and decision.backend:
-        out = backend(decision.backend).empty(kind.shape, kind.dtype)()
+    if some and decision.backend and not ragged.takes(operation):
+        out = backend(decision.backend).empty(shape, kind.dtype)()
         arrays = {name: regular(array) for name, array in inputs.items()}
         kernel = kernel_of(decision.backend, operation, stage, arrays, out, threads, tune)
         kernel(*in_order(operation, arrays, out))
         return {name: out}
+    shard = _on_block(operation, index, stage == "partial")
+    if some and decision.backend:
+        return ragged.multiplied(shard, inputs, backend(decision.backend))
     with np.errstate(all="ignore"):
         return operator.block(shard, inputs)
 

@@ -7,37 +7,75 @@ after the other, which is the order that a runtime may always fall back to, so a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
+
+from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.steps import partition_of, takes_boxes
-from tileweave.planner.tasks import Enumerator, ReadPiece, Task
+from tileweave.planner.tasks import Task, TaskColumns, tasks
 
 EFFICIENCY = 0.7
 """The fraction of the peak rates that a task is expected to reach."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskMemory:
+    """What tasks hold, by number.
+
+    Args:
+        steps: of which step each is.
+        machines: where each runs.
+        readers: how many tasks read its block.
+        out_bytes: of its block, where it waits in memory.
+        need_bytes: the most that it holds while it runs, its block included.
+        held_bytes: what its machine holds then, where tasks are issued one after the other.
+    """
+
+    steps: IntArray
+    machines: IntArray
+    readers: IntArray
+    out_bytes: IntArray
+    need_bytes: IntArray
+    held_bytes: IntArray
+
+    def peaks(self, count: int) -> IntArray:
+        """The most that each of so many machines holds."""
+        out = np.zeros(count, np.int64)
+        np.maximum.at(out, self.machines, self.held_bytes)
+        return out
+
+
+def task_memory(steps: Sequence[Step], kinds: Sequence[TaskColumns]) -> TaskMemory:
+    """What a plan's tasks hold, which are issued in the order of their numbers."""
+    count = sum(map(len, kinds))
+    step, machine, readers, out, need = (np.zeros(count, np.int64) for _ in range(5))
+    last = np.full(count, -1, np.int64)
+    for kind in kinds:
+        step[kind.numbers], machine[kind.numbers] = kind.sample.step, kind.machines
+    for kind in kinds:
+        size = block_bytes(steps[kind.sample.step], kind.sample)
+        need[kind.numbers] = size + _temporary_bytes(steps[kind.sample.step], kind, machine)
+        out[kind.numbers] = 0 if steps[kind.sample.step].spilled else size
+        needs = kind.needs
+        readers += np.bincount(needs[needs >= 0], minlength=count)
+        np.maximum.at(last, needs[needs >= 0], np.broadcast_to(kind.numbers[:, None], needs.shape)[needs >= 0])
+    read = np.flatnonzero(readers)
+    events = np.concatenate([read, last[read]])  # a block comes when its task is done, and goes after its last reader
+    keys = np.concatenate([machine[read]] * 2) * (count + 1) + events
+    order = np.argsort(keys, kind="stable")
+    held = np.concatenate([[0], np.cumsum(np.concatenate([out[read], -out[read]])[order])])
+    before = held[np.searchsorted(keys[order], machine * (count + 1) + np.arange(count))]
+    return TaskMemory(step, machine, readers, out, need, before + need)
+
+
 def counted_peaks(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(the most that each machine holds, the most that any machine holds while each step runs)."""
-    made = tuple(Enumerator(plan))
-    readers = [0] * len(made)
-    for task in made:
-        for number in task.needs:
-            readers[number] += 1
-    outs = [block_bytes(plan.steps[task.step], task) for task in made]
-    held = list(resident_bytes(plan))
-    peaks, steps = list(held), [0] * len(plan.steps)
-    for task, out_bytes in zip(made, outs, strict=True):
-        machine = task.machine
-        now = held[machine] + temporary_bytes(plan.steps[task.step], task, made) + out_bytes
-        peaks[machine] = max(peaks[machine], now)
-        steps[task.step] = max(steps[task.step], now)
-        if readers[task.number] and not plan.steps[task.step].spilled:
-            held[machine] += out_bytes
-        for number in task.needs:
-            readers[number] -= 1
-            if not readers[number] and not plan.steps[made[number].step].spilled:
-                held[made[number].machine] -= outs[number]
-    return tuple(peaks), tuple(steps)
+    resident, most = np.array(resident_bytes(plan), np.int64), np.zeros(len(plan.steps), np.int64)
+    found = task_memory(plan.steps, tasks(plan).kinds)
+    np.maximum.at(most, found.steps, found.held_bytes + resident[found.machines])
+    return tuple((resident + found.peaks(len(resident))).tolist()), tuple(most.tolist())
 
 
 def resident_bytes(plan: Plan) -> tuple[int, ...]:
@@ -51,31 +89,30 @@ def resident_bytes(plan: Plan) -> tuple[int, ...]:
     return tuple(out)
 
 
-def temporary_bytes(step: Step, task: Task, made: Sequence[Task]) -> int:
-    """The bytes that a machine newly holds to read a task's inputs, while the task runs.
+def _temporary_bytes(step: Step, kind: TaskColumns, machine: IntArray) -> IntArray | int:
+    """The bytes that a machine newly holds to read the inputs of tasks, while each runs.
 
     A region in one block of the machine's own is used where it lies. Anything else that comes in one piece is held as
     it comes, gaps of a strided read included; several pieces are gathered into a dense array, one at a time. A sink
     that takes any box is given its pieces one by one.
+
+    Args:
+        step: of the tasks.
+        kind: the tasks.
+        machine: where each task of the plan runs, by number.
     """
-    total = 0
-    for read in task.reads:
-        itemsize = read.dtype.itemsize
-        arriving = [piece.region.size * itemsize for piece in read.pieces if not _is_here(piece, task, made)]
-        if len(read.pieces) == 1:
-            total += sum(arriving)
-        elif takes_boxes(step.node):
-            total += max(arriving, default=0)
-        else:
-            total += read.size_bytes + max(arriving, default=0)
+    total: IntArray | int = 0
+    for read, columns in zip(kind.sample.reads, kind.reads, strict=True):
+        most = np.zeros(len(kind), np.int64)  # of a piece that brings something new: no own block, no constant
+        for piece, column in zip(read.pieces, columns.pieces, strict=True):
+            if piece.constant:
+                continue
+            size = piece.region.size * read.dtype.itemsize
+            here = (machine[column.tasks] == kind.machines) & (not piece.fetched)
+            most = np.maximum(most, np.where(here, 0, size))
+        gathered = len(read.pieces) != 1 and not takes_boxes(step.node)
+        total = total + most + (read.size_bytes if gathered else 0)
     return total
-
-
-def _is_here(piece: ReadPiece, task: Task, made: Sequence[Task]) -> bool:
-    """Whether reading a piece brings nothing new to the machine: a block of its own, or a constant."""
-    if piece.task >= 0:
-        return made[piece.task].machine == task.machine and not piece.spilled
-    return piece.source is None
 
 
 def block_bytes(step: Step, task: Task) -> int:

@@ -13,7 +13,7 @@ Source: Axe, section 2.2 (D, R, O), on axes of our own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -216,40 +216,47 @@ class Placement:
         """The most blocks that one machine holds."""
         return max(self.run, self.left_run) or prod(self.waves)
 
-    def wave_places(self, wave: int, inner: Sequence[int] = ()) -> list[tuple[int, ...]]:
-        """The grid coordinates of the blocks of one wave, at most one per machine.
+    def in_waves(self, inner: Sequence[int] = ()) -> tuple[IntArray, IntArray]:
+        """(wave, block) of every block, in the order of the waves: at most one block per machine in each.
+
+        Blocks have row-major numbers, waves numbers over those of all dimensions, the last fastest.
 
         Args:
-            wave: number over the waves of all dimensions, the last fastest, and the inner ones faster than others.
-            inner: dimensions whose waves follow each other first.
+            inner: dimensions whose waves follow each other first, faster than others.
         """
-        return self.places_of_waves(inner)(wave)
-
-    def places_of_waves(self, inner: Sequence[int] = ()) -> Callable[[int], list[tuple[int, ...]]]:
-        """`wave_places` for many waves."""
         dims = range(len(self.grid))
-        order = [(k, self.waves[k]) for k in (*reversed(inner), *(k for k in reversed(dims) if k not in inner))]
-        ends = [min(n, parts * w) for n, parts, w in zip(self.grid, self.parts, self.waves, strict=True)]
-        rows = [*zip(ends, self.waves, strict=True)]
-
-        def one(number: int) -> list[tuple[int, ...]]:
-            """The same block of every part."""
-            at = [0] * len(rows)
-            for k, waves in order:
-                number, at[k] = divmod(number, waves)
-            return list(product(*[range(low, end, waves) for low, (end, waves) in zip(at, rows, strict=True)]))
-
+        order = (*reversed(inner), *(k for k in reversed(dims) if k not in inner))
+        places = np.indices(self.grid, np.int64).reshape(len(self.grid), prod(self.grid))
+        waves, count = np.zeros(places.shape[1], np.int64), 1
+        for k in order:
+            waves += places[k] % self.waves[k] * count
+            count *= self.waves[k]
         if not self.run:
-            return one
+            blocks = np.argsort(waves, kind="stable")
+            return waves[blocks], blocks
+        whole = [np.flatnonzero(waves == number) for number in range(count)]
+        found: list[IntArray] = []
+        for wave in range(self.wave_count):
+            numbers = range(wave, count - self.left, self.run) if wave < self.run else ()
+            row = [np.asarray(self._left_blocks(wave) if wave < self.left_run else [], np.int64)]
+            found.append(np.concatenate([*row, *(whole[number] for number in numbers)]))
+        return np.repeat(np.arange(len(found)), list(map(len, found))), np.concatenate(found)
 
-        def several(wave: int) -> list[tuple[int, ...]]:
-            found = self._left_places(wave) if wave < self.left_run else []
-            numbers = range(wave, prod(self.waves) - self.left, self.run) if wave < self.run else ()
-            return [*found, *(place for number in numbers for place in one(number))]
+    def machine_of_blocks(self) -> IntArray:
+        """`machine` of every block."""
+        blocks = prod(self.grid)
+        if self.run:
+            return np.array([self.machine(place) for place in product(*map(range, self.grid))], np.int64)
+        out = np.full(self.grid, self.offset, np.int64)
+        for k, (digits, waves) in enumerate(zip(self.digits, self.waves, strict=True)):
+            part, row = np.arange(self.grid[k]) // waves, np.zeros(self.grid[k], np.int64)
+            for extent, stride in reversed(digits):
+                part, digit = np.divmod(part, extent)
+                row += digit * stride
+            out += row.reshape([-1 if d == k else 1 for d in range(len(self.grid))])
+        return out.reshape(blocks)
 
-        return several
-
-    def _left_places(self, wave: int) -> list[tuple[int, ...]]:
+    def _left_blocks(self, wave: int) -> list[int]:
         """The blocks of a wave among those that all runs leave."""
         found = []
         for number in range(wave, prod(self.parts) * self.left, self.left_run):
@@ -261,7 +268,7 @@ class Placement:
                 part, mine = divmod(part, self.parts[k])
                 at[k] = mine * self.waves[k] + digit
             if all(place < blocks for place, blocks in zip(at, self.grid, strict=True)):
-                found.append(tuple(at))
+                found.append(sum(place * prod(self.grid[k + 1 :]) for k, place in enumerate(at)))
         return found
 
     def text(self, names: Sequence[str] = ()) -> str:

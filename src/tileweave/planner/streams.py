@@ -13,9 +13,9 @@ Source: own.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import pairwise
 from math import prod
 from types import MappingProxyType
 from typing import NamedTuple
@@ -24,6 +24,7 @@ import numpy as np
 
 from tileweave.graph import Operation, Selector, Sink, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
+from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Step
 from tileweave.planner.steps import drivers
 
@@ -86,22 +87,29 @@ def streams(steps: Sequence[Step]) -> list[Stream]:
     return out
 
 
-def issue_order(steps: Sequence[Step]) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
-    """(number of a step, grid coordinates of shards that run side by side), in the order in which they are issued."""
+def issue_order(steps: Sequence[Step]) -> tuple[IntArray, IntArray]:
+    """(step, shard) of every task by number, in the order in which they are issued.
+
+    The shards of one wave of a step stand side by side.
+    """
+    found = []
     for row, fine, trailing in streams(steps):
-        turns = {n: 1 if fine else steps[n].where.wave_count // steps[n].waves for n in row}
-        rows = [
-            (n, turns[n], steps[n].where.wave_count, steps[n].where.places_of_waves(steps[n].accumulated)) for n in row
-        ]
-        for wave in range(max(count // turn for _, turn, count, _ in rows)):
-            for number, turn, count, places in rows:
-                for at in range(wave * turn, min((wave + 1) * turn, count)):
-                    yield number, places(at)
-            for number, trail in trailing.items():
-                rest = steps[number].cuts.grid
-                for block in trail.due[wave]:
-                    choices = (range(n) if k != trail.dim else (block,) for k, n in enumerate(rest))
-                    yield number, list(product(*choices))
+        keys: list[IntArray] = []  # rows of (wave, place in the stream, step, shard), sorted by the first two
+        for place, number in enumerate(row):
+            where = steps[number].where
+            waves, shards = where.in_waves(steps[number].accumulated)
+            turn = 1 if fine else where.wave_count // steps[number].waves
+            keys.append(np.stack([waves // turn, *(np.full_like(waves, k) for k in (place, number)), shards], 1))
+        for place, (number, trail) in enumerate(trailing.items(), len(row)):
+            grid = steps[number].cuts.grid
+            shards = np.moveaxis(np.arange(prod(grid)).reshape(grid), trail.dim, 0).reshape(grid[trail.dim], -1)
+            for wave, due in enumerate(trail.due):
+                blocks = shards[list(due)].reshape(-1)
+                keys.append(np.stack([*(np.full_like(blocks, k) for k in (wave, place, number)), blocks], 1))
+        table = np.concatenate(keys)
+        found.append(table[np.lexsort((table[:, 1], table[:, 0]))])
+    whole = np.concatenate(found) if found else np.zeros((0, 4), np.int64)
+    return whole[:, 2], whole[:, 3]
 
 
 def needed_steps(steps: Sequence[Step], *, reads_only: bool = False) -> list[dict[int, None]]:

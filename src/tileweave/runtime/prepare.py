@@ -16,7 +16,8 @@ from typing import Any
 
 from tileweave.graph import Graph, MemoryTarget, Sink, Source
 from tileweave.planner import Machines, Plan, Step, Task, tasks
-from tileweave.planner.count import block_bytes, temporary_bytes
+from tileweave.planner.count import task_memory
+from tileweave.planner.tasks import kinds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Prepared:
     """
 
     steps: tuple[Step, ...]
-    tasks: tuple[Task, ...]
+    tasks: Sequence[Task]
     sources: tuple[Source, ...]
     sinks: tuple[Sink, ...]
     readers: tuple[int, ...]
@@ -114,44 +115,19 @@ def _prepared(plan: Plan) -> Prepared:
     made = tasks(plan)
     stored = [step.node for step in plan.steps if isinstance(step.node, Sink)]  # some only order others
     sinks = tuple(dict.fromkeys([*plan.graph.sinks, *stored]))
-    pieces = (piece.source for task in made for read in task.reads for piece in read.pieces)
+    pieces = (piece.source for kind in made.kinds for read in kind.sample.reads for piece in read.pieces)
     sources = tuple(dict.fromkeys(source for source in pieces if source is not None))
     return prepare_tasks(plan.steps, made, sources, sinks, len(plan.machines))
 
 
 def prepare_tasks(
     steps: tuple[Step, ...],
-    made: tuple[Task, ...],
+    made: Sequence[Task],
     sources: tuple[Source, ...],
     sinks: tuple[Sink, ...],
     machines: int,
 ) -> Prepared:
     """What follows from tasks, numbered in their order, for a run of them."""
-    readers = [0] * len(made)
-    for task in made:
-        for number in task.needs:
-            readers[number] += 1
-    out_bytes = [block_bytes(steps[task.step], task) for task in made]
-    need_bytes = [
-        temporary_bytes(steps[task.step], task, made) + size for task, size in zip(made, out_bytes, strict=True)
-    ]
-    out_bytes = [0 if steps[task.step].spilled else size for task, size in zip(made, out_bytes, strict=True)]
-    peaks = _peaks(made, readers, out_bytes, need_bytes, machines)
-    return Prepared(steps, made, sources, sinks, tuple(readers), tuple(out_bytes), tuple(need_bytes), peaks)
-
-
-def _peaks(
-    made: Sequence[Task], readers: Sequence[int], out_bytes: Sequence[int], need_bytes: Sequence[int], machines: int
-) -> tuple[int, ...]:
-    """Per machine, the most that is held when the tasks run one after the other, as the planner counts it."""
-    held = [0] * machines
-    peaks, left = list(held), list(readers)
-    for task in made:
-        machine, number = task.machine, task.number
-        peaks[machine] = max(peaks[machine], held[machine] + need_bytes[number])
-        held[machine] += out_bytes[number] if readers[number] else 0
-        for n in task.needs:
-            left[n] -= 1
-            if not left[n]:
-                held[made[n].machine] -= out_bytes[n]
-    return tuple(peaks)
+    found = task_memory(steps, kinds_of(made))
+    readers, out, need = (tuple(column.tolist()) for column in (found.readers, found.out_bytes, found.need_bytes))
+    return Prepared(steps, made, sources, sinks, readers, out, need, tuple(found.peaks(machines).tolist()))

@@ -1,0 +1,381 @@
+"""Tasks that are alike but for where their boxes begin: one of them, and the rest as columns of numbers.
+
+Shards of one step share its operation and kernel. Along each dimension of the grid, those whose blocks have one
+extent and meet the blocks that they read in the same way are alike, and a shard is alike to another where that holds
+along every dimension: so a step of any number of shards has few kinds of tasks, the inner ones and those at borders.
+What no single dimension decides (elements that go by turns, diagonals, combinations) is compared task by task.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tileweave.graph import Operation
+from tileweave.planner.placement import IntArray
+from tileweave.planner.tasks.records import Read, ReadPiece, Task
+from tileweave.planner.tasks.shards import Enumerator, Shards, StepInput
+from tileweave.planner.tasks.sights import Sight
+from tileweave.space import Box
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceColumns:
+    """A piece of every task of a kind, as in `ReadPiece`; a row per task.
+
+    Args:
+        tasks: the numbers of the producing tasks, or -1.
+        boxes: the first points of the boxes.
+        regions: those of the regions.
+        blocks: those of the blocks.
+    """
+
+    tasks: IntArray
+    boxes: IntArray
+    regions: IntArray
+    blocks: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadColumns:
+    """An input of every task of a kind.
+
+    Args:
+        boxes: the first points of the regions that are read.
+        pieces: that fill them.
+    """
+
+    boxes: IntArray
+    pieces: tuple[PieceColumns, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskColumns:
+    """Tasks of one step that differ in their numbers, machines, and where their boxes begin; a row per task.
+
+    Args:
+        sample: the first of them.
+        numbers: of the tasks, ascending.
+        machines: where they run.
+        index: the first points of the blocks of the index.
+        outs: per output, those of the boxes that they make.
+        reads: their inputs.
+    """
+
+    sample: Task
+    numbers: IntArray
+    machines: IntArray
+    index: IntArray
+    outs: tuple[IntArray, ...]
+    reads: tuple[ReadColumns, ...]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def made(self) -> IntArray:
+        """Per task the number of the producing task of each piece of its reads, or -1."""
+        columns = [piece.tasks for read in self.reads for piece in read.pieces]
+        return np.stack(columns, 1) if columns else np.zeros((len(self), 0), np.int64)
+
+    @property
+    def needs(self) -> IntArray:
+        """Per task the numbers of those whose blocks it reads, each once; -1 where there are fewer."""
+        found = np.sort(self.made, 1)
+        found[:, 1:][found[:, 1:] == found[:, :-1]] = -1
+        return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# task by task
+
+
+def grouped(tasks: Iterable[Task], step_of: Sequence[int]) -> list[TaskColumns]:
+    """The kinds of tasks, in the order of their first ones, by comparing task by task.
+
+    Args:
+        tasks: any of a plan's.
+        step_of: of which step each of the plan's tasks is, by number.
+    """
+    kinds: dict[Any, list[Task]] = {}
+    for task in tasks:
+        kinds.setdefault(form(task, step_of), []).append(task)
+    return [_stacked(kind) for kind in kinds.values()]
+
+
+def form(task: Task, step_of: Sequence[int]) -> Hashable:
+    """What tasks have in common that are alike; arguments as in `grouped`."""
+    reads = tuple(
+        (r.name, r.dtype, r.box.shape, tuple(_piece_form(p, r, step_of) for p in r.pieces)) for r in task.reads
+    )
+    return task.step, task.index.shape, tuple(out.shape for out in task.outs), reads, task.after
+
+
+def _piece_form(piece: ReadPiece, read: Read, step_of: Sequence[int]) -> Hashable:
+    at = piece.box.start  # of another tensor where a read goes through a view
+    if len(at) == read.box.rank:
+        at = tuple(a - b for a, b in zip(at, read.box.start, strict=True))
+    made = step_of[piece.task] if piece.task >= 0 else -1, piece.output, piece.spilled, piece.source
+    shapes = piece.box.shape, at, piece.map.matrix, piece.map.offset, piece.region.shape, piece.block.shape
+    return *shapes, piece.whole, *made, type(piece.fill), repr(piece.fill)
+
+
+def _stacked(kind: Sequence[Task]) -> TaskColumns:
+    sample = kind[0]
+    reads = []
+    for k, read in enumerate(sample.reads):
+        pieces = []
+        for j in range(len(read.pieces)):
+            row = [task.reads[k].pieces[j] for task in kind]
+            boxes = _starts([p.box for p in row]), _starts([p.region for p in row]), _starts([p.block for p in row])
+            pieces.append(PieceColumns(np.array([p.task for p in row], np.int64), *boxes))
+        reads.append(ReadColumns(_starts([task.reads[k].box for task in kind]), tuple(pieces)))
+    return TaskColumns(
+        sample,
+        np.array([task.number for task in kind], np.int64),
+        np.array([task.machine for task in kind], np.int64),
+        _starts([task.index for task in kind]),
+        tuple(_starts([task.outs[k] for task in kind]) for k in range(len(sample.outs))),
+        tuple(reads),
+    )
+
+
+def _starts(boxes: Sequence[Box]) -> IntArray:
+    return np.array([box.start for box in boxes], np.int64).reshape(len(boxes), boxes[0].rank)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# dimension by dimension
+
+
+def columns_of(tasks: Enumerator) -> list[TaskColumns]:
+    """The kinds of a plan's tasks, in the order of their first ones."""
+    found, step_of = list[TaskColumns](), tasks.step_of.tolist()
+    for number in range(len(tasks.steps)):
+        shards = tasks.shards(number)
+        known = _Along(tasks, shards).kinds() if shards.step.cuts.count > 1 else None
+        found += grouped(map(tasks.task, shards.issued.tolist()), step_of) if known is None else known
+    return sorted(found, key=lambda kind: kind.sample.number)
+
+
+class _Undecided(Exception):
+    """No single dimension of the grid decides on something that is read."""
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    """Numbers that one dimension of the grid decides on.
+
+    Args:
+        dim: the dimension, or -1 where none does.
+        values: by place along it; one row where none does.
+    """
+
+    dim: int
+    values: IntArray
+
+    def at(self, places: IntArray) -> IntArray:
+        """The values of shards."""
+        if self.dim < 0:
+            return np.broadcast_to(self.values[0], (len(places), *self.values.shape[1:]))
+        return self.values[places[:, self.dim]]
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """A part of a tensor through one sight, as the shards of a step read it.
+
+    Args:
+        sight: that has it.
+        low: per dimension of the tensor, where what is read of it begins.
+        extent: how long that is; not positive where nothing is read.
+        met: per row of the blocks' tensor, the blocks along it, as `sights.Met` without their extents: what is moved
+            by a place with fewer blocks is followed by zeros. None for a source or a constant.
+        counts: per row and place, how many.
+    """
+
+    sight: Sight
+    low: list[_Row]
+    extent: list[_Row]
+    met: list[_Row] | None
+    counts: list[IntArray]
+
+
+class _Along:
+    """The kinds of a step's tasks, where each row of what they read is decided on by one dimension of the grid."""
+
+    def __init__(self, tasks: Enumerator, shards: Shards) -> None:
+        self.tasks, self.shards, self.cuts = tasks, shards, shards.step.cuts
+        self.grid = self.cuts.grid
+        self.keys: list[list[list[Any]]] = [[[] for _ in range(n)] for n in self.grid]
+
+    def kinds(self) -> list[TaskColumns] | None:
+        """The kinds; None where something is not decided on so."""
+        step, shards = self.shards.step, self.shards
+        if step.stage == "combine" or step.accumulated or self.cuts.box.empty:
+            return None
+        edges = [np.asarray(row, np.int64) for row in self.cuts.cuts]
+        if any((np.diff(row) == 0).any() for row in edges):
+            return None
+        index = [_Row(k, row[:-1]) for k, row in enumerate(edges)]
+        for k, row in enumerate(edges):
+            self._tell(k, np.diff(row).tolist())
+        try:
+            inputs = [self._input(one) for one in shards.inputs]
+        except _Undecided:
+            return None
+        outs = [index] * max(1, len(step.outputs) if isinstance(step.node, Operation) else 1)
+        if shards.outs and not shards.straight:
+            outs = [
+                [_Row(-1 if k is None else k, np.asarray(row[:-1] if k is not None else row[:1])) for row, k in both]
+                for both in (zip(cuts.cuts, rows, strict=True) for cuts, rows in shards.outs)
+            ]
+        order = self.tasks.shard_of[shards.issued]
+        places = np.stack(np.unravel_index(order, self.grid), 1)
+        machines = np.asarray(self.tasks.machines, np.int64)[step.where.machine_of_blocks()[order]]
+        made = []
+        for members in self._alike(places):
+            at, sample = places[members], self.tasks.task(int(shards.issued[members[0]]))
+            reads = tuple(self._read(one, at) for one in inputs)
+            starts = tuple(_stack(rows, at) for rows in outs)
+            made.append(
+                TaskColumns(sample, shards.issued[members], machines[members], _stack(index, at), starts, reads)
+            )
+        return made
+
+    def _tell(self, dim: int, about: Sequence[Any]) -> None:
+        """Shards are alike only where these, by place along a dimension, are the same."""
+        if dim >= 0:
+            for key, value in zip(self.keys[dim], about, strict=True):
+                key.append(value)
+
+    def _alike(self, places: IntArray) -> list[IntArray]:
+        """The shards of each kind, in their order."""
+        number = np.zeros(len(places), np.int64)
+        for k, keys in enumerate(self.keys):
+            known: dict[Any, int] = {}
+            kind = np.array([known.setdefault(tuple(key), len(known)) for key in keys], np.int64)
+            number = number * len(known) + kind[places[:, k]]
+        order = np.argsort(number, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(number[order])) + 1)
+
+    def _input(self, one: StepInput) -> tuple[list[_Row], list[_Part]]:
+        """(where what is read begins, the parts that it comes from)."""
+        low, extent = self._region(one)
+        if any((row.values <= 0).any() for row in extent):
+            raise _Undecided
+        for row in extent:
+            self._tell(row.dim, row.values.tolist())
+        view = self.tasks.view(one.tensor)
+        if view is None:
+            raise _Undecided
+        if isinstance(view, Sight):
+            return low, [self._part(view, low, low, extent)]
+        if len(view.parts) == 1:
+            return low, [self._part(view.parts[0][1], low, low, extent)]
+        parts = []
+        for whole, sight in view.parts:
+            first = [_Row(a.dim, np.maximum(a.values, b)) for a, b in zip(low, whole.start, strict=True)]
+            rows = zip(low, extent, first, whole.stop, strict=True)
+            count = [_Row(a.dim, np.minimum(a.values + n.values, end) - f.values) for a, n, f, end in rows]
+            if all((row.values > 0).any() for row in count):
+                parts.append(self._part(sight, low, first, count))
+        return low, parts
+
+    def _region(self, one: StepInput) -> tuple[list[_Row], list[_Row]]:
+        """(first points, extents) of what an input reads, row by row."""
+        rank = len(one.tensor.shape)
+        low, extent = [_NOWHERE] * rank, [_NOWHERE] * rank
+        for k, count in enumerate(self.grid):
+            boxes = []
+            for place in range(count) if count > 1 or k == 0 else ():
+                box = self.cuts.at([place if d == k else 0 for d in range(len(self.grid))])
+                boxes.append(box if one.region is None else one.region(box))
+            for r in range(rank if boxes else 0):
+                values = np.array([(box.start[r], box.shape[r]) for box in boxes], np.int64)
+                if (values == values[0]).all():
+                    if low[r] is _NOWHERE:
+                        low[r], extent[r] = _Row(-1, values[:1, 0]), _Row(-1, values[:1, 1])
+                    continue
+                if low[r].dim >= 0:
+                    raise _Undecided
+                low[r], extent[r] = _Row(k, values[:, 0]), _Row(k, values[:, 1])
+        return low, extent
+
+    def _part(self, sight: Sight, read: list[_Row], low: list[_Row], extent: list[_Row]) -> _Part:
+        """A part of what is read; shards are alike where it lies alike, and meets blocks alike."""
+        for a, b, n in zip(read, low, extent, strict=True):
+            self._tell(b.dim, np.where(n.values > 0, b.values - a.values, 0).tolist())
+            self._tell(n.dim, np.maximum(n.values, 0).tolist())
+        turned = not sight.same and (sight.made is not None or sight.source is not None)
+        if turned and any((row.values == 1).any() for row in extent):
+            raise _Undecided  # the map of such a piece may be another one
+        if sight.made is None:
+            return _Part(sight, low, extent, None, [])
+        if not sight.apart:
+            raise _Undecided
+        rows, counts = [], []
+        for row, dim in enumerate(sight.dims):
+            by = -1 if dim is None else low[dim].dim
+            spans = [(0, 1)] if dim is None else zip(low[dim].values.tolist(), extent[dim].values.tolist(), strict=True)
+            found = [list(sight.along(row, *span)) if span[1] > 0 else [] for span in spans]
+            if turned and any(one[2] == 1 for met in found for one in met):
+                raise _Undecided
+            firsts = read[dim].values.tolist() if dim is not None else [0]
+            self._tell(
+                by,
+                [tuple((m[1] - a, m[2], m[4], m[6]) for m in met) for a, met in zip(firsts, found, strict=True)],
+            )
+            table = np.zeros((len(found), max(map(len, found)), 4), np.int64)
+            for at, met in enumerate(found):
+                table[at, : len(met)] = [(m[0], m[1], m[3], m[5]) for m in met] if met else 0
+            rows.append(_Row(by, table))
+            counts.append(np.array(list(map(len, found)), np.int64))
+        return _Part(sight, low, extent, rows, counts)
+
+    def _read(self, one: tuple[list[_Row], list[_Part]], places: IntArray) -> ReadColumns:
+        """An input of shards that are alike."""
+        low, parts = one
+        pieces: list[PieceColumns] = []
+        for part in parts:
+            if all(row.at(places[:1])[0] > 0 for row in part.extent):
+                pieces += self._pieces(part, places)
+        return ReadColumns(_stack(low, places), tuple(pieces))
+
+    def _pieces(self, part: _Part, places: IntArray) -> Iterable[PieceColumns]:
+        sight, boxes, count = part.sight, _stack(part.low, places), len(places)
+        if part.met is None:
+            regions = np.zeros((count, sight.whole.rank), np.int64)
+            if sight.source is not None:
+                last = boxes + _stack(part.extent, places) - 1
+                matrix = np.array(sight.map.matrix, np.int64).reshape(regions.shape[1], boxes.shape[1])
+                regions = np.maximum(matrix, 0) @ boxes.T + np.minimum(matrix, 0) @ last.T
+                regions = regions.T + np.array(sight.map.offset, np.int64)
+            blocks = np.broadcast_to(np.array(sight.whole.start, np.int64), regions.shape)
+            yield PieceColumns(np.full(count, -1, np.int64), boxes, regions, blocks)
+            return
+        numbers, tables = np.asarray(sight.numbers, np.int64), [row.at(places) for row in part.met]
+        first = [0 if row.dim < 0 else places[0, row.dim] for row in part.met]
+        for each in product(*(range(counts[at]) for counts, at in zip(part.counts, first, strict=True))):
+            met = np.stack([table[:, k] for table, k in zip(tables, each, strict=True)], 1)
+            begins = boxes.copy()
+            for row, dim in enumerate(sight.dims):
+                if dim is not None:
+                    begins[:, dim] = met[:, row, 1]
+            yield PieceColumns(numbers[met[:, :, 0].sum(1)], begins, met[:, :, 2], met[:, :, 3])
+
+
+_NOWHERE = _Row(-1, np.zeros(0, np.int64))
+
+
+def _stack(rows: Sequence[_Row], places: IntArray) -> IntArray:
+    """A column per row."""
+    if not rows:
+        return np.zeros((len(places), 0), np.int64)
+    return np.stack([row.at(places) for row in rows], 1)
