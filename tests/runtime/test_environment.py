@@ -306,3 +306,8 @@ def test_a_file_cannot_be_the_folder(tmp_path):
     with pytest.raises(StorageError, match=r"environment\(folder\): '.*taken' cannot be a folder"):
         tw.environment(folder=str(tmp_path / "taken"))
     assert (tmp_path / "taken").read_text() == "x"
+
+
+def test_an_environment_of_no_runtime_is_refused():
+    with pytest.raises(RunError, match="there is no runtime 'x'"):
+        tw.environment(2, runtime="x")

@@ -136,6 +136,15 @@ def lies_as(read: Array | Slot) -> Array:
     return read.lies if isinstance(read, Slot) else read
 
 
+def stand_in(array: Array) -> Array:
+    """An array that lies as another one, of memory that nobody uses: what a run brings is not kept for its layout."""
+    reach = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)] if array.size else []
+    low, high = sum(min(step, 0) for step in reach), sum(max(step, 0) for step in reach)
+    aligned = array.flags.aligned
+    memory = np.empty(high - low + array.itemsize + (not aligned), np.uint8)
+    return np.ndarray(array.shape, array.dtype, memory, (not aligned) - low, array.strides)
+
+
 def part_of(held: Array | Slot, view: Callable[[Array], Array] | None) -> Array | Slot:
     """A view of an array that is always there, or of one that every run brings; None: itself."""
     if isinstance(held, Slot):

@@ -35,8 +35,10 @@ from tileweave.graph import (
     relu,
 )
 from tileweave.graph.ir.dtypes import element_type
+from tileweave.graph.passes.shard import with_sources
 from tileweave.lower.executable import WorkFailed
 from tileweave.lower.forms import GROUPS, WAYS, decider, formed_like, fused_form, planned_forms
+from tileweave.lower.reads import never_written
 from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Progressed, Simulation, Step, make_plan
 from tileweave.planner import machines as make_machines
 from tileweave.planner.show.document import from_document, graph_digest, machines_of
@@ -47,7 +49,7 @@ from tileweave.runtime.io import files as io
 from tileweave.runtime.io import zarrfile
 from tileweave.runtime.prepare import prepare
 from tileweave.runtime.run import run_plan, work_failed
-from tileweave.runtime.session import PLAIN, PlanningDone, Session, current_session
+from tileweave.runtime.session import PLAIN, PlanningDone, current_session
 
 __all__ = ["plan", "relu", "run", "sink", "source", "sources"]
 
@@ -324,35 +326,83 @@ _PLANS: weakref.WeakKeyDictionary[Graph, dict[tuple[Machines, bool, tuple[int, .
 """What was planned, for as long as its graph lives; a plan itself would keep the graph alive."""
 
 
-def _kept_plan(target: Target | Sequence[Target] | Graph, machines: MachinesLike, settings: Session) -> Plan:
-    """`plan` of what is run, which is kept for as long as that lives."""
-    single = isinstance(target, (Tensor, Sink, Graph))
-    items: Any = (target,) if single else tuple(target) if isinstance(target, Sequence) else ()
-    where = machines if machines is None or type(machines) in (int, Machines) else make_machines(machines)
-    key = where, single, *map(id, items)
-    known = _TARGETS.get(key)
-    if known is not None and settings is PLAIN and known.backends == registered():
-        return known.plan
-    graph = _graph(target)
-    plain = all(isinstance(item, Sink) for point in graph.points for item in point.before) and len(graph.points) == 1
-    if settings is not PLAIN or not plain or all(isinstance(sink.tensor.producer, Source) for sink in graph.sinks):
-        return plan(target, machines)
-    made = replace(plan(Graph.beside(*graph.sinks), where), listed=not single)
-    gone = [weakref.ref(item, lambda _: _TARGETS.pop(key, None)) for item in items]
-    _TARGETS[key] = _Target(made, registered(), gone)
-    return made
-
-
 class _Target(NamedTuple):
-    """What was run, and the backends that were registered then; it goes with the first of what is computed."""
+    """What was run: a plan that refers to none of it, so that it goes with the first of what is computed.
+
+    Args:
+        plan: of the same graph with holes for arrays.
+        arrays: what the holes stand for, by hole.
+        keys: of ``bind`` as they were given -> what the plan is given for them.
+        backends: that were registered.
+        gone: end what is known.
+    """
 
     plan: Plan
+    arrays: dict[Any, Array]
+    keys: dict[Any, Tensor]
     backends: tuple[Any, ...]
     gone: list[weakref.ref[Any]]
 
 
 _TARGETS: dict[Any, _Target] = {}
-"""By machines, whether one result is wanted, and the identities of what is computed, to which no plan refers."""
+"""By machines, whether one result is wanted, and the identities of what is computed."""
+_RECENT: dict[Any, tuple[Plan, int]] = {}
+"""Plans of graphs with holes, the last used last, and the bytes that each may hold: an expression that is written
+anew, on other arrays too, is planned once."""
+RECENT_PLANS, RECENT_BYTES = 64, 1 << 28
+"""As many plans are kept, and as many bytes of theirs."""
+
+
+def _target(target: Target | Sequence[Target] | Graph, machines: MachinesLike) -> _Target:
+    single = isinstance(target, (Tensor, Sink, Graph))
+    items: Any = (target,) if single else tuple(target) if isinstance(target, Sequence) else ()
+    where = machines if machines is None or type(machines) in (int, Machines) else make_machines(machines)
+    key = where, single, *map(id, items)
+    known = _TARGETS.get(key)
+    if known is not None and known.backends == registered():
+        return known
+    graph, arrays, holes = _graph(target), dict[Any, Array](), dict[Source, Source]()
+    for number, source in enumerate(node for node in graph.nodes() if isinstance(node, Source)):
+        array = source.data.array if isinstance(source.data, ArrayData) else None
+        if isinstance(source.data, Hole) or (array is not None and not never_written(array)):
+            holes[source] = replace(source, data=Hole(f"{number} of what runs"))
+            if array is not None:
+                arrays[Tensor(holes[source])] = array
+    same = with_sources(graph, holes)
+    made = _Target(_recent(same, where, not single), arrays, {}, registered(), [])
+    made.keys.update((Tensor(old), Tensor(new)) for old, new in holes.items())
+    if not any(item in made.keys for item in items) and not any(node in items for node in same.nodes()):
+        made.gone.extend(weakref.ref(item, lambda _: _TARGETS.pop(key, None)) for item in items)
+        _TARGETS[key] = made
+    return made
+
+
+def _recent(graph: Graph, where: MachinesLike, listed: bool) -> Plan:
+    """The plan of a graph with holes."""
+    key = graph, where, listed, registered()
+    found, size = _RECENT.pop(key, (None, 0))
+    if found is None:
+        found = replace(plan(graph, where), listed=listed)
+        data = (node.data for node in graph.nodes() if isinstance(node, Source))
+        size = sum(found.peak_bytes) + sum(one.array.nbytes for one in data if isinstance(one, ArrayData))
+    if size <= RECENT_BYTES:
+        _RECENT[key] = found, size
+    while len(_RECENT) > RECENT_PLANS or sum(size for _, size in list(_RECENT.values())) > RECENT_BYTES:
+        _RECENT.pop(next(iter(_RECENT)), None)
+    return found
+
+
+def _given(known: _Target, target: Target | Sequence[Target] | Graph, bind: Mapping[Tensor | str, Any]) -> Any:
+    """What a plan with holes is given: the arrays of the target, and instead of them those of ``bind``."""
+    if not bind:
+        return known.arrays
+    if not isinstance(bind, Mapping) or not all(key in known.keys for key in bind):
+        for key, source in _keys(_graph(target), bind).items():
+            known.keys.setdefault(key, known.keys.get(Tensor(source), Tensor(source)))
+    given = {known.keys[key]: value for key, value in bind.items()}
+    if len(given) != len(bind):
+        _keys(_graph(target), bind)  # two keys for one source
+    return {**known.arrays, **given}
 
 
 def run(
@@ -401,7 +451,13 @@ def run(
             target, bind = target.bound(bind or {})
         if isinstance(target, Plan) and machines is not None:
             raise PlanError("run(plan, machines)", "the plan has its machines already", legal="plan(target, machines)")
-        made = target if isinstance(target, Plan) else _kept_plan(target, machines, settings)
+        if isinstance(target, Plan):
+            made = target
+        elif settings is not PLAIN or runtime != "local" or resume:
+            made = plan(target, machines)
+        else:
+            known = _target(target, machines)
+            made, bind = known.plan, _given(known, target, bind or {})
     plain = (
         settings is PLAIN and runtime == "local" and address is None and listeners == () and not (progress or resume)
     )

@@ -17,6 +17,7 @@ import numpy as np
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, MemoryTarget, Source
 from tileweave.lower.executable import Executable
+from tileweave.lower.values import stand_in
 from tileweave.planner import Plan, Step, tasks
 from tileweave.planner.tasks import in_one_process
 from tileweave.runtime.prepare import Prepared, keeping, prepare
@@ -76,7 +77,10 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
         found = idle.pop()  # two runs at once never share one
     except IndexError:
         constant = [source for source in prepared.sources if source not in bind]
-        sources = dict(zip(prepared.sources, arrays, strict=True))
+        lie = (
+            array if one not in bind else stand_in(array) for one, array in zip(prepared.sources, arrays, strict=True)
+        )
+        sources = dict(zip(prepared.sources, lie, strict=True))
         peak = sum(prepared.peak_bytes)
         room = max(peak, sum(machine.memory_bytes for machine in plan.machines.machines) - peak)
         whole = in_one_process(plan) if len(plan.machines) > 1 else plan

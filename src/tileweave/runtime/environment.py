@@ -73,6 +73,8 @@ def environment(
         [8.0, 12.0]
     """
     chosen = make_machines(machines) if machines is not None else make_machines(1)
+    if runtime not in ("local", "ray"):
+        raise RunError("environment(runtime)", f"there is no runtime {runtime!r}", legal="local, ray")
     if (copies is not None or lineage) and (runtime != "ray" or folder is not None):
         legal = 'runtime="ray" and no folder, or neither copies nor lineage'
         raise RunError("environment(copies, lineage)", "its tensors lie on no node of a cluster", legal=legal)

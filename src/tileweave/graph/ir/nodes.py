@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Union
@@ -433,9 +433,6 @@ class SequencePoint(Node):
         return f"<SequencePoint of {len(self.before)}>"
 
 
-Producer = Union[Operation, Selector, Source]  # noqa: UP007  (as Value)
-
-
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Graph(Node):
     """The sequence points that are observed: the roots of everything that will be computed."""
@@ -450,19 +447,6 @@ class Graph(Node):
         """The graph that observes these tensors (as memory sinks), sinks and operations."""
         roots = tuple(Sink(item, MemoryTarget()) if isinstance(item, Tensor) else item for item in observed)
         return cls((SequencePoint(roots),))
-
-    @classmethod
-    def beside(cls, *observed: Tensor | Sink) -> Graph:
-        """The graph that observes these, and refers to none of them: what makes them is doubled where nothing in the
-        graph reads it. So what is kept about the graph for as long as they live does not keep them alive."""
-        roots = [item.tensor if isinstance(item, Sink) else item for item in observed]
-        below = topological([tensor.producer for tensor in roots])
-        read = {tensor.producer for node in below for tensor in children(node) if isinstance(tensor, Tensor)}
-        makers = dict.fromkeys(tensor.producer for tensor in roots)
-        doubles = {maker: maker if maker in read else _double(maker) for maker in makers}
-        made = [Tensor(doubles[tensor.producer], tensor.output) for tensor in roots]
-        sinks = [replace(x, tensor=y) if isinstance(x, Sink) else y for x, y in zip(observed, made, strict=True)]
-        return cls.of(*sinks)
 
     def nodes(self) -> list[Node]:
         """Every reachable node once, dependencies first; this graph last."""
@@ -480,16 +464,6 @@ class Graph(Node):
     def operations(self) -> tuple[Operation, ...]:
         """Every reachable operation, dependencies first."""
         return tuple(node for node in self.nodes() if isinstance(node, Operation))
-
-
-def _double(node: Producer) -> Producer:
-    """Another node of the same parts; a source, to which arrays are bound, is itself."""
-    if isinstance(node, Source):
-        return node
-    made: Producer = type.__call__(type(node), *(getattr(node, name) for name in _field_names(type(node))))
-    if isinstance(node, Operation):
-        _LINES[made] = line_of(node)
-    return made
 
 
 _BELOW: weakref.WeakKeyDictionary[Graph, list[Node]] = weakref.WeakKeyDictionary()

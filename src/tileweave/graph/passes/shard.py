@@ -28,8 +28,10 @@ from tileweave.graph.ir.nodes import (
     Signature,
     Sink,
     SinkPart,
+    Source,
     Tensor,
     TensorType,
+    built_for,
     children,
     links_of,
     topological,
@@ -324,6 +326,16 @@ def moved(node: Node, new: Mapping[Node, Node]) -> Node:
     return cast(
         "Node", replace(cast("Any", node), **{name: move(getattr(node, name)) for name in links_of(type(node))})
     )
+
+
+def with_sources(graph: Graph, new: Mapping[Source, Source]) -> Graph:
+    """The graph that reads other sources, of the same types."""
+    known = dict[Node, Node](new.items())
+    for node in topological([graph]):
+        if node not in known:
+            with built_for(node):
+                known[node] = moved(node, known)
+    return cast("Graph", known[graph])
 
 
 def _joined(
