@@ -238,7 +238,7 @@ def pooled(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None
 
 def placed(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
     """Elements by their places, in order, in another shape; sums up to each one."""
-    x, axis, how = v.tensor, one_axis(rng, v), rng.integers(0, 8)
+    x, axis, how = v.tensor, one_axis(rng, v), rng.integers(0, 9)
     if axis is None:
         return None
     (dim, n), first = axis, x.shape[0]
@@ -260,6 +260,8 @@ def placed(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None
         return v.through(tw.reshape(x, (x.shape[0] * x.shape[1], -1) if x.ndim > 1 else (-1, 1)))
     if how == 6:
         return v.through(tw.sort(x, dim, descending=bool(rng.random() < 0.5)))
+    if how == 7:
+        return v.through((tw.cummax if rng.random() < 0.5 else tw.cummin)(x, dim))
     return Value(tw.cumsum(x, dim, dtype=dtype), n * v.size, n * v.error + n * n * v.size)
 
 
@@ -303,6 +305,7 @@ def logical(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | Non
         lambda: tw.signbit(tw.subtract(small, 5.0)), lambda: tw.floor(small / 3.0), lambda: tw.ceil(small / 3.0),
         lambda: tw.saturate(tw.trunc(small / 3.0), "int8"), lambda: tw.rint(small / 3.0),
         lambda: tw.any(x, some_axes(rng, x)),
+        lambda: tw.gcd(x, w), lambda: tw.lcm(tw.remainder(x, 11), tw.remainder(w, 11)),
         lambda: tw.all(x, some_axes(rng, x)), lambda: tw.cumprod(x, -1) if x.ndim else x,
     ]  # fmt: skip
     return v.through(tw.cast(made[rng.integers(len(made))](), dtype))
@@ -318,7 +321,10 @@ def curved(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None
         lambda: tw.arctan(t), lambda: tw.sinh(t), lambda: tw.cosh(t), lambda: tw.arcsinh(t), lambda: tw.arctanh(part),
         lambda: tw.arccosh(t + 3.0), lambda: tw.exp2(t), lambda: tw.expm1(t), lambda: tw.log1p(tw.absolute(t)),
         lambda: tw.log2(more), lambda: tw.log10(more), lambda: tw.square(t), lambda: tw.reciprocal(more),
-        lambda: tw.arctan2(t, more),
+        lambda: tw.arctan2(t, more), lambda: tw.nextafter(t, more), lambda: tw.erfc(t), lambda: tw.erfcx(more),
+        lambda: tw.erfinv(part), lambda: tw.ndtri(t * 0.35 + 0.5), lambda: tw.log_ndtr(t), lambda: tw.lgamma(more),
+        lambda: tw.digamma(more), lambda: tw.i0(t), lambda: tw.i0e(t), lambda: tw.i1(t), lambda: tw.i1e(t),
+        lambda: tw.j0(t), lambda: tw.j1(t), lambda: tw.logcumsumexp(t, -1) if t.ndim else t,
     ]  # fmt: skip
     return Value(made[rng.integers(len(made))](), 3.0, 3 * c.error + 16)
 
@@ -329,5 +335,5 @@ BOTH: tuple[Step, ...] = (*SHARED, generated, assembled, chosen, mixed, more_win
 def steps_for(dtype: str) -> tuple[Step, ...]:
     """Every step that graphs of an element type take."""
     if dtype in FLOATS:
-        return (*BOTH, smooth, rounded, rounded, statistics, statistics, attending, pooled, recurrent, *[curved] * 5)
+        return (*BOTH, smooth, rounded, rounded, statistics, statistics, attending, pooled, recurrent, *[curved] * 9)
     return (*BOTH, whole_numbers, exact, exact, exact, *[logical] * 6)
