@@ -57,6 +57,7 @@ from tileweave.lower.values import (
     lies_as,
     part_of,
     task_kind,
+    untouched,
 )
 from tileweave.lower.views import reshaped, through, views
 from tileweave.planner.plan import Step
@@ -108,7 +109,7 @@ class Executable:
         self._boxes = [sink.tensor.type.box for sink in sinks]
         kinds = [sink.tensor.type for sink in sinks]
         self._new = [allocation(kind.shape, kind.dtype) for kind in kinds]
-        self._result_samples = [np.empty(kind.shape, kind.dtype) for kind in kinds]
+        self._result_samples = [np.ndarray(k.shape, k.dtype, untouched(k.size_bytes)) for k in kinds]
         self._results = self._count + len(tasks)
         self._found: list[tuple[int, Action | CallSegment]] = []
         self._segment = CallSegment()

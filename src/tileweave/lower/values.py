@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from mmap import mmap
 from typing import Any, cast
 
 import numpy as np
@@ -136,13 +137,24 @@ def lies_as(read: Array | Slot) -> Array:
     return read.lies if isinstance(read, Slot) else read
 
 
+def untouched(size: int) -> Array:
+    """Bytes for what only lies like something else: many of them take addresses, and no memory that was in use."""
+    if size < ALONE_BYTES:
+        return np.empty(size, np.uint8)
+    return np.frombuffer(mmap(-1, size), np.uint8)
+
+
+ALONE_BYTES = 1 << 16
+"""Fewer bytes are not worth pages of their own."""
+
+
 def stand_in(array: Array) -> Array:
-    """An array that lies as another one, of memory that nobody uses: what a run brings is not kept for its layout."""
+    """An array that lies as another one: what a run brings is not kept for its layout."""
     reach = [(n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True)] if array.size else []
     low, high = sum(min(step, 0) for step in reach), sum(max(step, 0) for step in reach)
-    aligned = array.flags.aligned
-    memory = np.empty(high - low + array.itemsize + (not aligned), np.uint8)
-    return np.ndarray(array.shape, array.dtype, memory, (not aligned) - low, array.strides)
+    shift = int(not array.flags.aligned)
+    memory = untouched(high - low + array.itemsize + shift)
+    return np.ndarray(array.shape, array.dtype, memory, shift - low, array.strides)
 
 
 def part_of(held: Array | Slot, view: Callable[[Array], Array] | None) -> Array | Slot:

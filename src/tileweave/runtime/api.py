@@ -349,7 +349,7 @@ _TARGETS: dict[Any, _Target] = {}
 _RECENT: dict[Any, tuple[Plan, int]] = {}
 """Plans of graphs with holes, the last used last, and the bytes that each may hold: an expression that is written
 anew, on other arrays too, is planned once."""
-RECENT_PLANS, RECENT_BYTES = 64, 1 << 28
+RECENT_PLANS, RECENT_BYTES = 64, 1 << 27
 """As many plans are kept, and as many bytes of theirs."""
 
 

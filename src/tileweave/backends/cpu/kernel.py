@@ -92,16 +92,14 @@ class CpuKernel:
         self._scratch, end = scratch_offsets(program, extents, rounded(self._sizes_at + 8 * len(table)))
         self._arrange(variant, table, end, nest.shared_bytes, nest.thread_bytes)
 
-    def _arrange(
-        self, variant: Variant, table: tuple[int, ...], end: int, shared_bytes: int, thread_bytes: int
-    ) -> None:
+    def _arrange(self, variant: Variant, table: tuple[int, ...], end: int, shared: int, per_thread: int) -> None:
         """What differs between kernels of one program for several sizes; working memory begins at ``end``."""
         self._variant = variant
         self._table = table
         self._sizes = _words(len(table))
         self._shared_at = end
-        self._thread_at = rounded(end + shared_bytes)
-        self._thread_bytes = rounded(thread_bytes)
+        self._thread_at = rounded(end + shared)
+        self._thread_bytes = rounded(per_thread)
         self._block_bytes = self._thread_at + self._thread_bytes * self.threads
         self._idle: list[Block] = []
         for known in ("run_on", "_entry", "_entry_objects"):

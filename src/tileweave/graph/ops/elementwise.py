@@ -376,14 +376,15 @@ def _relu_gradient(x: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]:
 elementwise_row("relu", _relu_block, 1, _relu_gradient, lowering="ReLU")
 
 
-def _sigmoid(x: Array) -> Array:
+def sigmoid_of(x: Array) -> Array:
+    """What `sigmoid` means."""
     small = np.exp(-np.absolute(x))
     return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
 
 
 sigmoid: Call = elementwise_operator(
     "sigmoid",
-    _sigmoid,
+    sigmoid_of,
     types=np.exp,
     gradient=lambda x, y, dy: [multiply(dy, multiply(y, subtract(1.0, y)))],
     lowering="Sigmoid",

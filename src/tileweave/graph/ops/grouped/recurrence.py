@@ -19,7 +19,7 @@ from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
 from tileweave.graph.ir.select import concat, full, permute, select, slice_, unsqueeze
 from tileweave.graph.ops.along import partly_whole
 from tileweave.graph.ops.contract import einsum, matmul
-from tileweave.graph.ops.elementwise import add, cast, greater, multiply, sigmoid, subtract, tanh
+from tileweave.graph.ops.elementwise import add, cast, greater, multiply, sigmoid, sigmoid_of, subtract, tanh
 from tileweave.graph.ops.operators import Array, Arrays, Operator, register
 from tileweave.graph.ops.reductions import sum as summed
 from tileweave.space import Box
@@ -98,11 +98,6 @@ def _order(steps: int, reverse: bool) -> range:
     return range(steps)[::-1] if reverse else range(steps)
 
 
-def _sigmoid(x: Array) -> Array:
-    small = np.exp(-np.absolute(x))
-    return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
-
-
 def _block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     kind, cell = operation.output_types["out"], operation.parameter("cell")
     x, u, state = inputs["x"], inputs["u"].T, inputs["state"]
@@ -112,12 +107,12 @@ def _block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
         product = state @ u
         if cell == "lstm":
             enter, forget, new, leave = np.split(x[t] + product, 4, -1)
-            out[1, t] = inner = _sigmoid(forget) * inner + _sigmoid(enter) * np.tanh(new)
-            state = _sigmoid(leave) * np.tanh(inner)
+            out[1, t] = inner = sigmoid_of(forget) * inner + sigmoid_of(enter) * np.tanh(new)
+            state = sigmoid_of(leave) * np.tanh(inner)
         elif cell == "gru":
             (reset, update, new), more = np.split(x[t], 3, -1), np.split(product, 3, -1)
-            update = _sigmoid(update + more[1])
-            new = np.tanh(new + _sigmoid(reset + more[0]) * (more[2] + inputs["bias"]))
+            update = sigmoid_of(update + more[1])
+            new = np.tanh(new + sigmoid_of(reset + more[0]) * (more[2] + inputs["bias"]))
             state = (1 - update) * new + update * state
         else:
             total = x[t] + product
