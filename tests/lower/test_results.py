@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 import tileweave as tw
 from tileweave.backends.host import empty, fills_its_memory
 from tileweave.lower.reads import own
-from tileweave.lower.values import ArrayAccess, ArrayAccesses
+from tileweave.lower.values import ArrayAccess, ArrayAccesses, stand_in
 from tileweave.space import Box
 
 
@@ -142,3 +144,32 @@ def test_blocks_that_lack_a_dimension_of_the_result_are_put_there_whole() -> Non
         made.insert(0, h)
     total = tw.stack(made)
     np.testing.assert_allclose(tw.run(tw.plan([total, h]), bind={"x": x})[0], np.asarray(total), rtol=1e-5, atol=1e-6)
+
+
+def test_what_stands_in_for_an_array_lies_as_it_does() -> None:
+    whole = np.zeros(4 * 30_000 + 1, np.uint8)
+    for array in (
+        whole[:-1].view(np.float32).reshape(300, 100)[::-2, 3::5],
+        whole[1:].view(np.float32).reshape(100, 300).T,  # not aligned
+        np.broadcast_to(np.ones(3), (4, 3)),
+        np.empty((0, 3)),
+        np.ones(()),
+    ):
+        got = stand_in(array)
+        assert (got.shape, got.dtype, got.strides) == (array.shape, array.dtype, array.strides)
+        assert got.flags.aligned == array.flags.aligned
+        got[...] = 1  # all of it is its own memory
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_stands_in_for_large_arrays_takes_no_memory_that_was_in_use() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    array = np.ones(1 << 20)
+    held, before = [], resident()
+    for _ in range(40):
+        used = np.ones(1 << 20)
+        del used
+        held.append(stand_in(array))
+    assert resident() - before < 10 * array.nbytes
