@@ -50,6 +50,9 @@ ONNX = {
 }
 
 
+FLOATS, QUANTISED = 1e-3, 0.1
+"""What a result may differ from the peer's, over the largest number of it, or 1: a row with more is wrong. Steps of
+quantised models round to the other side where the order of a sum differs."""
 REST_SECONDS = 0.05
 """After which threads of either side that found no work have stopped to look for it."""
 
@@ -78,6 +81,7 @@ def row(name: str, batch: int, threads: int, rounds: int, ours: Any, peer: Any) 
         float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max())
         for a, b in zip(got, expected, strict=True)
     )
+    largest = max(float(np.abs(np.asarray(b, np.float64)).max()) for b in expected)
     quartiles = [[round(q * 1e3, 3) for q in statistics.quantiles(t, n=4)] for t in times]
     return {
         "model": name,
@@ -89,6 +93,7 @@ def row(name: str, batch: int, threads: int, rounds: int, ours: Any, peer: Any) 
         "peer_quartiles_ms": quartiles[1],
         "times_peer": round(medians[1] / medians[0], 3),
         "largest_difference": error,
+        "largest": largest,
         "seconds": {**setup, "first run": round(first, 3)},
         "peer_seconds": {**peer_setup, "first run": round(peer_first, 3)},
         "machine": platform.processor() or platform.machine(),
@@ -303,13 +308,18 @@ def main() -> int:
     wanted = [(made_rows, "onnxruntime")] if options.made else [(onnx_rows, "onnxruntime"), (torch_rows, "torch")]
     if options.compile:
         wanted = [(torch_rows if options.here else compiled_rows, "torch")]
+    wrong = 0
     for rows, needs in wanted if not options.cold else ():
         if find_spec(needs) is None:
             print(f"{needs} is not installed: make test-models installs it", file=sys.stderr)
             continue
         for made in rows(options):
             print(json.dumps(made), flush=True)
-    return 0
+            within = QUANTISED if made.get("kind") == "quantised" else FLOATS
+            if made["largest_difference"] > within * max(1.0, made["largest"]):
+                print(f"{made['model']}: wrong, by {made['largest_difference']:.2g}", file=sys.stderr)
+                wrong += 1
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -42,6 +42,26 @@ def outputs(cell: str, inputs: list[Any], reverse: bool) -> list[Any]:
     return [out for out in recurrence(cell, *inputs, reverse=reverse) if out is not None]
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("cell", CELLS)
+def test_weights_may_be_constants_in_another_order(cell: str, threads: int) -> None:
+    """As those of models are, gate after gate: what is put together of constants is there when it is arranged."""
+    rng, hidden = np.random.default_rng(11), 129
+    u = np.frombuffer((rng.standard_normal((GATES[cell] * hidden, hidden)) / 12).tobytes()).reshape(-1, hidden)
+    order = rng.permutation(GATES[cell] * 3)  # thirds of gates
+    turned = tw.concat([as_tensor(u)[k * 43 : (k + 1) * 43] for k in order], 0)
+    x, *rest = (rng.standard_normal(n) for n in ((5, 3, len(u)), (3, hidden)))
+    rest += _more(cell, 3, hidden, lambda *shape: rng.standard_normal(shape))
+    source = tw.source(name="x", shape=x.shape, dtype="float64")
+    wanted = outputs(
+        cell, list(map(as_tensor, (x, np.concatenate([u[k * 43 : (k + 1) * 43] for k in order]), *rest))), False
+    )
+    plan = tw.plan(outputs(cell, [source, turned, *map(as_tensor, rest)], False))
+    for _ in range(2):
+        for got, want in zip(tw.run(plan, bind={"x": x}, threads=threads), wanted, strict=True):
+            np.testing.assert_allclose(got, np.asarray(want), atol=1e-12)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_all_steps_are_those_of_the_definition(seed: int) -> None:
     rng = np.random.default_rng(seed)

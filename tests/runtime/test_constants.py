@@ -114,3 +114,50 @@ def test_constant_weights_that_are_no_whole_stretch_are_arranged(cut: str, count
     plan = tw.plan(y, machines=tw.machines(count))
     for _ in range(2):
         np.testing.assert_allclose(tw.run(plan), np.einsum("nchwij,fcij->nfhw", windows, weights), atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_constants_of_several_pieces_are_put_together_before_anything_is_made_of_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    print("seed", seed)
+    kind = np.dtype(rng.choice(["float32", "float64"]))
+
+    def held(*shape: int) -> tw.graph.Tensor:
+        """A constant of several pieces: parts in another order, with zeros around, or taken around an end."""
+        parts, axis = int(rng.integers(2, 5)), int(rng.integers(len(shape)))
+        sizes = np.diff([0, *np.sort(rng.integers(0, shape[axis] + 1, parts - 1)), shape[axis]])
+        pieces = []
+        for n in sizes:
+            own = [int(n) if k == axis else extent for k, extent in enumerate(shape)]
+            if rng.random() < 0.2:
+                pieces.append(tw.full(own, 0.5, kind))
+                continue
+            array = rng.standard_normal([2 * extent for extent in own]).astype(kind)
+            whole = tw.source(np.frombuffer(array.tobytes(), kind).reshape(array.shape))
+            pieces.append(
+                whole[tuple(slice(int(rng.integers(0, extent + 1)), None) for extent in own)][
+                    tuple(slice(0, extent) for extent in own)
+                ]
+            )
+        return tw.concat(pieces, axis)
+
+    m, k, n = (int(rng.integers(2, 90)) for _ in range(3))
+    x = tw.source(name="x", shape=(m, k), dtype=kind.name)
+    image = tw.reshape(x, (1, 1, m, k))
+    places = np.frombuffer(rng.integers(0, k, 9).tobytes(), np.int64)
+    results = [
+        x @ held(k, n),
+        tw.transpose(held(n, k) @ tw.transpose(x)) + held(n),
+        tw.conv(image, held(3, 1, 2, 2)),
+        x * held(m, k),
+        tw.take(held(k, n), tw.cast(tw.sum(x, 1) * 0, "int64"), 0),
+        x @ tw.transpose(held(n, k)),
+        tw.take(x, tw.concat([tw.source(places)[5:], tw.source(places)[:5]], 0), 1),
+        tw.attention(x, held(n, k), held(n, k)),
+    ]
+    chosen = [results[number] for number in rng.choice(len(results), 3, replace=False)]
+    plan, data = tw.plan(chosen, machines=int(rng.integers(1, 3))), rng.standard_normal((m, k)).astype(kind)
+    wanted = tw.graph.evaluate(chosen, {x.producer: data})
+    for threads in (1, 2):
+        for got, want in zip(tw.run(plan, bind={"x": data}, threads=threads), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 if kind == np.float32 else 1e-10)

@@ -34,6 +34,7 @@ from tileweave.lower.reads import (
     is_native,
     own,
     place,
+    put_together,
     row_major,
     slices,
     updates,
@@ -104,16 +105,14 @@ class Executable:
         self._slots = {source: number for number, source in enumerate(sources)}
         self.bound = tuple(number for number, source in enumerate(sources) if source not in constant)
         """The numbers of the sources that every run brings."""
-        self._count = len(sources)
-        self._sinks = {sink: number for number, sink in enumerate(sinks)}
+        self._count, self._sinks = len(sources), {sink: number for number, sink in enumerate(sinks)}
         self._boxes = [sink.tensor.type.box for sink in sinks]
         kinds = [sink.tensor.type for sink in sinks]
         self._new = [allocation(kind.shape, kind.dtype) for kind in kinds]
         self._result_samples = [np.ndarray(k.shape, k.dtype, untouched(k.size_bytes)) for k in kinds]
         self._results = self._count + len(tasks)
         self._found: list[tuple[int, Action | CallSegment]] = []
-        self._segment = CallSegment()
-        self._accesses = ArrayAccesses()
+        self._segment, self._accesses = CallSegment(), ArrayAccesses()
         self._calls: dict[str, Calls] = {}
         self._known: dict[Any, TaskKind] = {}
         self._alike: dict[Any, tuple[int, TaskKind | None]] = {}  # how arrays lie -> the first call; None: a copy
@@ -183,8 +182,7 @@ class Executable:
             held: Values = [None] * self._results
             for number, array in zip(self.bound, given, strict=True):
                 held[number] = array
-            held += results
-            held += [None] * len(self._outputs)
+            held += [*results, *([None] * len(self._outputs))]
             with np.errstate(all="ignore"):  # what NumPy would warn of is part of the values
                 self._act_all(held)
         return results
@@ -211,8 +209,7 @@ class Executable:
             Wanted(k, array.dtype, array.shape, array.strides, array.flags.aligned, k >= len(self.bound))
             for k, array in enumerate(taken)
         ]
-        rest = self._found
-        begun = rest[0][1] if rest else None
+        rest, begun = self._found, self._found[0][1] if self._found else None
         if isinstance(begun, CallSegment):
             numbers = (*self.bound, *range(self._results, self._results + len(self._result_samples)))
             row, rest = begun.row(self._calls, numbers, wanted, self.apart), rest[1:]
@@ -262,7 +259,8 @@ class Executable:
 
     def _spans(self) -> homes.Buffers:
         """The buffers of the arena."""
-        return homes.buffers(self._steps, self._tasks, self._seen, self._homes, self._fixed, self._sweeps)
+        own = self._fixed, self._sweeps, self._never_changes
+        return homes.buffers(self._steps, self._tasks, self._seen, self._homes, *own)
 
     def _find_fixed(self, results: Mapping[int, Home]) -> None:
         """Tasks that depend on constants alone, other than those that only make a result: done once, here.
@@ -298,14 +296,7 @@ class Executable:
             WorkFailed: its operator raised.
         """
         step = self._steps[task.step]
-        given: dict[str, Array] = {}
-        for read in task.reads:
-            pieces = [np.asarray(self._read(piece, read.dtype)) for piece in read.pieces]  # all of them are arrays here
-            whole = pieces[0] if len(pieces) == 1 else np.empty(read.box.shape, read.dtype)
-            if len(pieces) > 1:
-                for piece, values in zip(read.pieces, pieces, strict=True):
-                    whole[place(read, piece)] = values
-            given[read.name] = whole
+        given = {read.name: self._put_together(read) for read in task.reads}
         try:
             made = execute(cast("Operation", step.node), step.stage, task.index, given, decision=step.kernel)
         except Exception as error:
@@ -313,6 +304,10 @@ class Executable:
         block = row_major(own(made, step.outputs, given))
         self._fixed[task.number] = block
         self.arena_bytes += block_bytes(block)
+
+    def _put_together(self, read: Read) -> Array:
+        """What is read, where that is the same in every run: all pieces are arrays then."""
+        return put_together(read, [np.asarray(self._read(piece, read.dtype)) for piece in read.pieces])
 
     def _stays(self, number: int) -> bool:
         """Whether a block lies at a place of its own, or was computed once."""
@@ -356,12 +351,16 @@ class Executable:
                 self._accesses.reads.append(ArrayAccess(order, self._slots[piece.source], box, pointwise and shifts))
 
     def _input(self, task: Task, k: int) -> tuple[Array | Slot, Array]:
-        """(an input of a task, an array of its layout); what has several pieces is put together first."""
+        """(an input of a task, an array of its layout); several pieces are put together first, once if fixed."""
         read = task.reads[k]
         pieces = homes.merged(read, self._homes)
         if len(pieces) == 1:
             found = self._read(pieces[0], read.dtype)
             return found, lies_as(found)
+        if self._never_changes(read):
+            held = self._put_together(read)
+            self._kept, self.arena_bytes = [*self._kept, held], self.arena_bytes + held.nbytes
+            return held, held
         whole = self._buffers[task.number, 1 + k]
         for piece in pieces:
             home = self._homes.get(piece.task)
@@ -496,7 +495,7 @@ class Executable:
         if not all(regular(array) is array for array in sample):
             return False
         by = step.kernel.backend
-        fixed = tuple(read.name for read in task.reads if len(read.pieces) == 1 and self._never_changes(read))
+        fixed = tuple(read.name for read in task.reads if self._never_changes(read))
         key = (task.step, task.index.size, fixed, *((array.shape, array.strides) for array in (made, *sample)))
         kind = self._known.get(key)
         if kind is None:  # which all tasks of its step have whose arrays lie alike
@@ -521,7 +520,7 @@ class Executable:
         """Adds a call of code for any sizes; False where the arrays' strides allow none."""
         node, same = cast("Operation", step.node), [self._never_changes(read) for read in task.reads]
         held = [
-            one if fixed and not isinstance(one, Slot) else None for (one, _), fixed in zip(found, same, strict=True)
+            None if not fixed or isinstance(one, Slot) else one for (one, _), fixed in zip(found, same, strict=True)
         ]
         given, sample, made = [one for one, _ in found], [array for _, array in found], lies_as(target)
         call, new = call_of(node, step.outputs[0], sample, held, made, self._threads)

@@ -228,6 +228,7 @@ def buffers(
     homes: Mapping[int, Home],
     fixed: Collection[int],
     swept: Mapping[int, Sweep],
+    never_changes: Callable[[Read], bool],
 ) -> Buffers:
     """The buffers of the arena, one per read that is put together among them.
 
@@ -238,6 +239,7 @@ def buffers(
         homes: where blocks lie.
         fixed: blocks that are computed once.
         swept: tasks of sweeps; those of one run together.
+        never_changes: whether a read is the same in every run, so that it is put together once, in memory of its own.
     """
     kinds: dict[Key, TensorType] = {}
     spans: dict[Key, tuple[int, int]] = {}
@@ -259,7 +261,8 @@ def buffers(
             used(number, at)
         if steps[task.step].stage != "store" and task.number not in fixed and task.number not in swept:
             for k, read in enumerate(task.reads):
-                if len(read.pieces) != 1 and len(merged(read, homes)) != 1:
+                several = len(read.pieces) != 1 and len(merged(read, homes)) != 1
+                if several and not never_changes(tasks[task.number].reads[k]):
                     key = task.number, 1 + k
                     spans[key] = spans.get(key, (at, at))[0], at
                     kinds[key] = TensorType(read.box.shape, read.dtype)

@@ -186,6 +186,16 @@ def gather(read: Read) -> Gather:
     return several
 
 
+def put_together(read: Read, pieces: Sequence[Array]) -> Array:
+    """The region that pieces fill, from an array for each; that of a single piece itself."""
+    if len(pieces) == 1:
+        return pieces[0]
+    whole = np.empty(read.box.shape, read.dtype)
+    for piece, values in zip(read.pieces, pieces, strict=True):
+        whole[place(read, piece)] = values
+    return whole
+
+
 def fresh_bytes(piece: ReadPiece, block: Block | None) -> int:
     """The bytes that were newly made to read a piece of a source or of a file of blocks."""
     return block.nbytes if isinstance(block, np.ndarray) and piece.fetched and block.base is None else 0
