@@ -13,6 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 import tileweave as tw
 from tileweave import graph as tg
 from tileweave.backends.cpu import compile
+from tileweave.backends.cpu.direct.match import LONG_ROW
 from tileweave.backends.cpu.target.target import host
 from tileweave.layout import strided
 from tileweave.lower.programs import OperandView, program
@@ -161,3 +162,24 @@ def test_vectors_that_end_with_their_rows_compute_some_pixels_twice(seed):
         plan = tw.plan(tensor)
         for threads in (1, 2):
             np.testing.assert_array_equal(tw.run(plan, bind={"x": x}, threads=threads), right)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_long_rows_are_computed_one_after_the_other(seed):
+    """Their vectors have no masks, and the table of one row serves all, whatever is added to each pixel."""
+    rng = np.random.default_rng([seed, 41])
+    lanes = host().lanes(4)
+    n, channels, filters, step = int(rng.integers(1, 3)), int(rng.integers(1, 3)), int(rng.integers(1, 5)), 1 + seed % 2
+    height, width = int(rng.integers(3, 6)), LONG_ROW * lanes + int(rng.integers(0, lanes)) * (seed > 0)
+    x = rng.integers(-9, 10, (n, channels, step * height + 2, step * width + 2)).astype("f4")
+    w = rng.integers(-9, 10, (filters, channels, 3, 3)).astype("f4")
+    wanted = definition(x, w, (step, step), (1, 1), 1)
+    more = rng.integers(-9, 10, wanted.shape).astype("f4")
+    given = tw.source(shape=x.shape, dtype="float32", name="x")
+    summed = tg.conv(given, w, stride=step)
+    for tensor, right in ((summed, wanted), (tw.relu(summed + more), np.maximum(wanted + more, 0))):
+        plan = tw.plan(tensor)
+        for threads in (1, 2):
+            np.testing.assert_array_equal(tw.run(plan, bind={"x": x}, threads=threads), right)
+    kernel = compiled(x, w, np.empty(wanted.shape, np.float32), stride=step, dilation=1, groups=1)
+    assert f" {n * height} images and groups" in kernel.explain()

@@ -3,7 +3,8 @@
 Modes are sorted by what moves along them: pixels (the windowed operand and the output), filters (the weights and the
 output), terms of a sum (both operands), groups (all three). Pixels that lie densely in the output are one range, which
 vectors cut; a vector that crosses rows is read in segments. Or each row is cut alone, and its last vector begins so
-much earlier that it ends with the row: some pixels are computed twice, and no vector has a mask.
+much earlier that it ends with the row: some pixels are computed twice, and no vector has a mask. Long rows of few
+filters are done one after the other.
 
 Source: own.
 """
@@ -194,16 +195,44 @@ def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolu
         ahead = found.filters[1] >= 0 and all(mode.strides[1] >= 0 for mode in found.outer)
         found = replace(found, packed=constant and ahead and all(place >= 0 for _, place in found.terms))
         if _windowed(product_op, x) or _reads_well(found, target):
-            return _cut_by_rows(found, target)
+            return _cut_by_rows(_row_by_row(found, target), target)
     return None
+
+
+LONG_ROW = 64
+"""Vectors of a row from which on to begin another one costs nothing beside it."""
+FEW_FILTERS = 4
+"""They are one panel on any processor."""
+
+
+def _row_by_row(c: Convolution, target: Target) -> Convolution:
+    """The convolution with long rows one after the other: a table of the vectors of all would fill the caches with
+    half as many bytes as the pixels have. Several panels of filters read a block of rows each, so theirs stay."""
+    few = c.filters[0] <= FEW_FILTERS and len(c.rows) > 1
+    if not few or c.rows[-1][0] < LONG_ROW * target.lanes(c.element.width_bytes):
+        return c
+    moved, length = list[Mode](), c.rows[-1][0] * c.element.width_bytes
+    for extent, stride in reversed(c.rows[:-1]):
+        moved.insert(0, Mode(extent, (stride, 0, length)))
+        length *= extent
+    along = tuple(mode.strides[2] for mode in moved)
+    extras = {
+        o: replace(extra, outer_strides=(*extra.outer_strides, *(along if extra.along_pixels else (0,) * len(moved))))
+        for o, extra in c.extras.items()
+    }
+    return replace(c, rows=c.rows[-1:], outer=(*c.outer, *moved), extras=extras)
 
 
 def _cut_by_rows(c: Convolution, target: Target) -> Convolution:
     """The convolution with its rows cut alone, where that takes fewer cycles; what is computed twice is read only."""
+    lanes = target.lanes(c.element.width_bytes)
     alone = not any(extra.along_pixels for extra in c.extras.values())
-    if not alone or c.rows[-1][0] < target.lanes(c.element.width_bytes) or c.crossed(target) == 1:
+    whole = c.pixels % lanes == 0 or c.rows[-1][0] < LONG_ROW * lanes
+    if not alone or c.rows[-1][0] < lanes or (c.crossed(target) == 1 and whole):
         return c
     other = replace(c, by_rows=True)
+    if c.crossed(target) == 1:
+        return other  # no vector has a mask then
     return min((c, other), key=lambda one: _tiles(one, target)[0])
 
 
