@@ -98,7 +98,8 @@ def _key(value: Any) -> Any:
     if kind is str or value is None:
         return value
     if kind is tuple:
-        return tuple(map(_key, value))
+        whole = value and all(type(one) is int for one in value)  # such as shapes, which need no keys of their own
+        return (int, value) if whole else tuple(map(_key, value))
     if kind is float:
         return (float, struct.pack("d", value))
     if type(kind) is _Interned:

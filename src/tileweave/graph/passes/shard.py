@@ -315,17 +315,16 @@ def _check_cuts(operation: Operation | Sink, cuts: Partition) -> None:
 
 def moved(node: Node, new: Mapping[Node, Node]) -> Node:
     """A node rebuilt on what its parts became."""
-
-    def move(value: Any) -> Any:
-        if isinstance(value, Node):
-            return new[value]
-        return tuple(map(move, value)) if isinstance(value, tuple) else value
-
     if all(new[child] is child for child in children(node)):
         return node
-    return cast(
-        "Node", replace(cast("Any", node), **{name: move(getattr(node, name)) for name in links_of(type(node))})
-    )
+    links = {name: _moved(getattr(node, name), new) for name in links_of(type(node))}
+    return cast("Node", replace(cast("Any", node), **links))
+
+
+def _moved(value: Any, new: Mapping[Node, Node]) -> Any:
+    if isinstance(value, Node):
+        return new[value]
+    return tuple([_moved(one, new) for one in value]) if isinstance(value, tuple) else value
 
 
 def with_sources(graph: Graph, new: Mapping[Source, Source]) -> Graph:

@@ -13,9 +13,9 @@ import numpy as np
 
 from tileweave.lower.sweeps.fields import Band, Input, Member, Seen, Sweep, Track, seen_by
 
-PANEL_BYTES = 1 << 20
+PANEL_BYTES = 1 << 19
 """Of the rows that a step makes at once: they and what they are made from stay in the caches of a processor (with half
-as much or twice as much, a hundred steps of five points on 2048 x 2048 take as long)."""
+as much or twice as much, a hundred steps of five points on 2048 x 2048 take as long; windows and calls take less)."""
 FEWEST_WAVES = 16
 """Panels are no larger than this part of a field, so that windows stay small beside it."""
 QUANTUM_BYTES = 1 << 10

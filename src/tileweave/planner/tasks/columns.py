@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -147,7 +148,17 @@ def _stacked(kind: Sequence[Task]) -> TaskColumns:
 
 
 def _starts(boxes: Sequence[Box]) -> IntArray:
+    if len(boxes) == 1:
+        return _start(boxes[0].start)
     return np.array([box.start for box in boxes], np.int64).reshape(len(boxes), boxes[0].rank)
+
+
+@lru_cache(256)
+def _start(start: tuple[int, ...]) -> IntArray:
+    """One row: steps that are not cut have many of them, most alike."""
+    row = np.array(start, np.int64).reshape(1, len(start))
+    row.flags.writeable = False
+    return row
 
 
 # ---------------------------------------------------------------------------------------------------------------------

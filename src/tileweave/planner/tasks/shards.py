@@ -7,6 +7,7 @@ made (`streams`); the shards of one wave stand side by side, so machines work to
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import mul
@@ -54,7 +55,8 @@ class Shards:
     """What all shards of a step share, and from that each of them by its place in the grid."""
 
     def __init__(self, tasks: Enumerator, number: int) -> None:
-        self.tasks, self.number, self.step = tasks, number, tasks.steps[number]
+        self.tasks: Enumerator = weakref.proxy(tasks)  # which owns this: both go with the last task, uncollected
+        self.number, self.step = number, tasks.steps[number]
         step, node = self.step, self.step.node
         self.strides = grid_strides(step.cuts.grid)
         self.issued = np.flatnonzero(tasks.step_of == number)

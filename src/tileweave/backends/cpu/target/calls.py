@@ -11,10 +11,12 @@ import ctypes
 import functools
 import struct
 import sys
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tileweave.backends.calls import NOWHERE, Apart, CallRow, Point, PythonRow, Wanted
 from tileweave.backends.cpu.target.jit import Code
@@ -143,7 +145,7 @@ class Copies:
         addresses: of the operands, a row per copy.
     """
 
-    def __init__(self, like: Bound, addresses: Sequence[Sequence[int]]) -> None:
+    def __init__(self, like: Bound, addresses: Sequence[Sequence[int]] | NDArray[np.int64]) -> None:
         self.like = like
         self.addresses = np.asarray(addresses, np.int64).reshape(len(addresses), -1)
         size = -(-len(like.env) // LINE_BYTES) * LINE_BYTES
@@ -172,7 +174,7 @@ class NativeCalls:
 
     def __init__(self) -> None:
         self._bound: list[tuple[Bound, int]] = []  # with where its environment begins; 0: in copies that are to be made
-        self._wanted: dict[int, dict[int, Sequence[int]]] = {}  # call -> calls like it and the addresses of operands
+        self._wanted: dict[int, tuple[array[int], array[int]]] = {}  # call -> calls like it, and their addresses
         self._copies: list[Copies] = []
         self._memory: Block | None = None
 
@@ -197,16 +199,19 @@ class NativeCalls:
         if bound.check is None or bound.fault >= 0:
             return None
         bound.check(addresses)
+        number = len(self._bound)
         self._bound.append((bound, 0))
-        self._wanted.setdefault(call, {})[len(self._bound) - 1] = addresses
-        return len(self._bound) - 1
+        numbers, rows = self._wanted.setdefault(call, (array("q"), array("q")))
+        numbers.append(number)
+        rows.extend(addresses)
+        return number
 
     def _copy(self) -> None:
         """Makes the environments of calls that are like others."""
-        for call, alike in self._wanted.items():
+        for call, (numbers, rows) in self._wanted.items():
             bound, _ = self._bound[call]
-            self._copies.append(Copies(bound, list(alike.values())))
-            for number, address in zip(alike, self._copies[-1].places, strict=True):
+            self._copies.append(Copies(bound, np.array(rows, np.int64).reshape(len(numbers), -1)))
+            for number, address in zip(numbers, self._copies[-1].places, strict=True):
                 self._bound[number] = bound, address
         self._wanted.clear()
 

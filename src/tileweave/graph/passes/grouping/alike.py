@@ -38,7 +38,7 @@ from tileweave.graph.ops.grouped.steps import FULL
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.ops.windows import conv_like
 
-Places = tuple[frozenset[int], frozenset[int]]
+Places = tuple[tuple[int, ...], tuple[int, ...]]
 """Of a node: the nodes that it is, on rewritten inputs, and the tensors that it stands for, by their places."""
 
 
@@ -62,7 +62,7 @@ class Descent:
     def places(self, graph: Graph) -> tuple[Places, ...]:
         """Of the nodes of the result."""
         return tuple(
-            (frozenset(self._is.get(node, ())), frozenset(self._stands.get(node, ()))) for node in _plain(graph)
+            (tuple(sorted(self._is.get(node, ()))), tuple(sorted(self._stands.get(node, ())))) for node in _plain(graph)
         )
 
 
