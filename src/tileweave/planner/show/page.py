@@ -19,7 +19,8 @@ COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9
 _STYLE = (
     "body{font:14px/1.45 system-ui,sans-serif;margin:2em;color:#222;max-width:1100px}"
     "table{border-collapse:collapse}td,th{padding:2px 10px;border-bottom:1px solid #ddd;text-align:left}"
-    "td.n,th.n{text-align:right;white-space:nowrap}svg{max-width:100%;height:auto}h2{margin-top:1.6em;font-size:1.1em}"
+    "td.n,th.n{text-align:right;white-space:nowrap}svg{max-width:100%;height:auto}"
+    ".wide{overflow-x:auto}.wide svg{max-width:none}h2{margin-top:1.6em;font-size:1.1em}"
 )
 
 
@@ -36,7 +37,7 @@ def to_html(plan: Plan) -> str:
             "<!DOCTYPE html>",
             f'<html lang="en"><head><meta charset="utf-8"><title>Plan</title><style>{_STYLE}</style></head><body>',
             f"<h1>Plan for {escape(str(plan.machines))}</h1><p>{escape(facts)}</p>",
-            f"<h2>Graph</h2>{to_svg(plan)}",
+            f'<h2>Graph</h2><div class="wide">{to_svg(plan, title=False)}</div>',
             f"<h2>Cuts and costs</h2>{_steps(plan)}",
             f"<h2>Timeline</h2>{_timeline(plan, result)}",
             f"<h2>Memory</h2>{_memory(plan, result)}",
@@ -104,7 +105,8 @@ def _timeline(plan: Plan, result: Simulation) -> str:
         label = escape(
             f"{step_label(plan.steps[span.step])}: {seconds_text(span.end - span.arrive)}, x{span.alike} machines"
         )
-        first = span.arrive if result.loads[span.step].moved.any() else span.start  # waiting for others is not drawn
+        load = result.loads[span.step]
+        first = span.arrive if load.moved.any() or load.read.any() else span.start  # waiting for others is not drawn
         for start, end, down, tall in ((first, span.start, ROW - 6, 4), (span.start, span.end, 2, ROW - 8)):
             x, width = LEFT + start / total * (WIDTH - LEFT), max(0.4, (end - start) / total * (WIDTH - LEFT))
             out.append(
@@ -117,7 +119,7 @@ def _timeline(plan: Plan, result: Simulation) -> str:
     height = len(machines) * ROW + 18
     out.append(f'<text x="{LEFT}" y="{height - 4}" font-size="11">0</text>')
     out.append(f'<text x="{WIDTH}" y="{height - 4}" font-size="11" text-anchor="end">{seconds_text(total)}</text>')
-    said = "<p>Bars: a machine computes. Lines below them: its data arrive. Colours are those of the steps above.</p>"
+    said = "<p>Bars: a machine computes. Lines below them: its data arrive, from storage or from other machines. Colours are those of the steps above.</p>"
     return said + _svg(height, "".join(out))
 
 

@@ -11,8 +11,12 @@ from tileweave.words import seconds_text, size_text
 OPERATION, STORE, SOURCE, MOVES = "#E5E8E8", "#B4F8C8", "#d0d0ff", "#ffd8a8"
 
 
-def to_svg(plan: Plan) -> str:
-    """The steps of a plan as boxes, coloured where bytes move between machines, joined by what they read."""
+def to_svg(plan: Plan, *, title: bool = True) -> str:
+    """The steps of a plan as boxes, coloured where bytes move between machines, joined by what they read.
+
+    Args:
+        title: a line above says the machines and what the plan costs.
+    """
     nodes: dict[str, draw.BoxNode] = {}
     edges: dict[tuple[str, str], draw.Edge] = {}
     made: dict[Operation, str] = {}
@@ -42,11 +46,11 @@ def to_svg(plan: Plan) -> str:
         if isinstance(step.node, Operation):
             made[step.node] = key
     peak = size_text(max(plan.peak_bytes, default=0))
-    title = (
+    facts = (
         f"{plan.machines}: {plan.tasks} tasks, {size_text(plan.bytes_moved)} moved, "
         f"peak {peak} per machine, {seconds_text(plan.seconds)} estimated"
     )
-    return draw.layers(list(nodes.values()), list(edges.values()), title=title)
+    return draw.layers(list(nodes.values()), list(edges.values()), title=facts if title else "")
 
 
 def _origins(tensor: Tensor) -> list[Operation | Source]:
