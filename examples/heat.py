@@ -63,8 +63,8 @@ def draw(shape: tuple[int, ...]) -> None:
     used = tw.planner.Machines((fast, *others), link_bytes_per_second=1e11, link_seconds=1e-6)
     start = tw.source(shape=shape, dtype=np.float32, name="temperature")
     plan = tw.plan(stencil(stencil(start, FIVE_POINTS), FIVE_POINTS), used)
-    lines = np.diff(next(cuts for cuts in plan.steps[0].cuts.cuts if len(cuts) > 2))
-    print(f"on machines of unlike speed: {', '.join(map(str, lines))} lines")
+    parts = [np.diff(cuts) for cuts in plan.steps[0].cuts.cuts if len(cuts) > 2]
+    print(f"on machines of unlike speed: {', '.join(map(str, parts[0])) + ' lines' if parts else 'one has them all'}")
     Path("out").mkdir(exist_ok=True)
     Path("out/heat.svg").write_text(plan._repr_svg_(), encoding="utf-8")
 

@@ -15,7 +15,7 @@ from tileweave.planner import Machine, Machines, machines, make_plan, tasks
 from tileweave.planner.placement import machine_blocks, machine_runs
 from tileweave.planner.plan import Plan
 from tileweave.planner.simulate import costed
-from tileweave.planner.steps import candidates, in_runs, partition_of, steps_of
+from tileweave.planner.steps import Waves, candidates, in_runs, partition_of, steps_of
 from tileweave.space import Box
 
 
@@ -47,6 +47,39 @@ def test_a_pinned_sink_is_stored_where_it_belongs():
     stores = [task for task in tasks(plan) if plan.steps[task.step].stage == "store"]
     assert len(stores) == 4 and {task.machine for task in stores} == {3}
     assert sum(step.costs.bytes_moved for step in plan.steps if step.stage == "store") == 30 * 10 * 8
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_view_of_a_result_is_stored_where_the_result_lies(seed):
+    """Renamed, turned and broadcast by one: nothing moves; of a part, only what lies beyond the even boundaries."""
+    rng = random.Random(seed)
+    shape = tuple(rng.choice((8, 12, 24)) for _ in range(3))
+    made = g.exp(source(shape))
+    parts, along = rng.choice((2, 4)), rng.randrange(3)
+    order = rng.sample(range(3), 3)
+    view = g.transpose(made, order)
+    view = g.unsqueeze(view, rng.randrange(4)) if rng.random() < 0.5 else view
+    graph = g.Graph.of(view)
+    grids = {o: tuple(parts if k == along else 1 for k in range(3)) for o in graph.operations}
+    plan = costed(
+        Plan(graph, machines(4, memory="1GiB"), steps_of(graph, grids, 4, decide, lambda sink: None, Waves(2)))
+    )[0]
+    assert plan.bytes_moved == 0, (seed, shape, parts, along, order)
+    cut = g.Graph.of(g.transpose(made[1:], order))
+    grids = {o: tuple(parts if k == along else 1 for k in range(3)) for o in cut.operations}
+    plan = costed(Plan(cut, machines(4, memory="1GiB"), steps_of(cut, grids, 4, decide, lambda sink: None)))[0]
+    assert plan.bytes_moved <= (0 if along else (parts - 1) * prod(shape[1:]) * 8)
+
+
+def test_what_cannot_be_followed_is_stored_by_rows():
+    """A result that is shown backwards, and one that is the smaller part of what is shown."""
+    made = g.exp(source((24, 12)))
+    for view, grid in ((made[::-1], (4, 1)), (g.concat([source((40, 12), name="y"), made]), (1, 4))):
+        graph = g.Graph.of(view)
+        grids = dict.fromkeys(graph.operations, grid)
+        store = steps_of(graph, grids, 4, decide, lambda sink: None)[-1]
+        assert store.cuts.cuts[0][1:-1] == (view.shape[0] // 4, view.shape[0] // 2, 3 * view.shape[0] // 4)
+        assert store.cuts.grid == (4, 1) and store.where.digits == (((4, 1),), ())
 
 
 @pytest.mark.parametrize("what", ["source", "sink"])

@@ -18,6 +18,7 @@ import numpy as np
 from tileweave.backends.base import Decision
 from tileweave.graph import FileTarget, Graph, Operation, Partition, Sink, Tensor
 from tileweave.graph.passes.shard import output_partition
+from tileweave.planner.costs import read_terms
 from tileweave.planner.placement import Digits, Placement, cut_bounds, part_bounds, run_placement
 from tileweave.planner.plan import Stage, Step
 from tileweave.space import Box, even_cuts
@@ -426,16 +427,43 @@ def _store(
     waves: Waves,
     weights: tuple[int, ...],
 ) -> tuple[Partition, Placement]:
-    """The blocks that exist, where the tensor is an operation's own output; otherwise even rows; aligned to chunks."""
+    """The blocks that exist, where the tensor is an operation's own output or shows most of one; otherwise even rows;
+    aligned to chunks."""
     tensor = sink.tensor
     producer = tensor.producer
     step = made[producer] if isinstance(producer, Operation) else None
     if step is not None and not (step.where.run and (atom or sink.placement is not None)):
         producer = maker(tensor)
         cuts = output_partition(producer, tensor.output, step.cuts) if step.stage == "block" else step.cuts
-        where = output_placement(producer, tensor.output, step.where) if step.stage == "block" else step.where
-        return _aligned_to(atom, tensor, cuts, where)
+        return _aligned_to(atom, tensor, cuts, _made_at(tensor, step))
+    shown = _shown_at(tensor, made)
+    if shown is not None:
+        return _aligned_to(atom, tensor, partition_of(tensor.type.box, shown), shown)
     return stored_alone(tensor, atom, machines, waves, weights)
+
+
+def _made_at(tensor: Tensor, step: Step) -> Placement:
+    """Where the blocks of an operation's result lie, given its last step."""
+    return output_placement(maker(tensor), tensor.output, step.where) if step.stage == "block" else step.where
+
+
+def _shown_at(tensor: Tensor, made: Mapping[Operation, Step]) -> Placement | None:
+    """The cuts of the result that most values of a selection come from, along the dimensions that show it; None where
+    there is no such result, or a cut of it is not seen."""
+    term = max(read_terms(tensor), key=lambda one: prod(b - a for (a, b), _ in one.dims), default=None)
+    if term is None or term.origin is None or not isinstance(term.origin.producer, Operation):
+        return None
+    if 2 * prod(b - a for (a, b), _ in term.dims) <= prod(tensor.shape):
+        return None
+    where = _made_at(term.origin, made[term.origin.producer])
+    shown = [[row for row, step, _ in dim.rows if where.grid[row] > 1 and step > 0] for dim in term.dims]
+    if where.run or sum(map(len, shown)) != sum(n > 1 for n in where.grid) or any(len(rows) > 1 for rows in shown):
+        return None
+    digits = [where.digits[rows[0]] if rows else () for rows in shown]
+    if any(prod(n for n, _ in row) > size for row, size in zip(digits, tensor.shape, strict=True)):
+        return None
+    turns = [where.waves[rows[0]] if rows else 1 for rows in shown]
+    return replace(_placed(tensor.shape, digits, turns, where.weights), replica=where.replica, offset=where.offset)
 
 
 def stored_alone(

@@ -119,7 +119,10 @@ def _timeline(plan: Plan, result: Simulation) -> str:
     height = len(machines) * ROW + 18
     out.append(f'<text x="{LEFT}" y="{height - 4}" font-size="11">0</text>')
     out.append(f'<text x="{WIDTH}" y="{height - 4}" font-size="11" text-anchor="end">{seconds_text(total)}</text>')
-    said = "<p>Bars: a machine computes. Lines below them: its data arrive, from storage or from other machines. Colours are those of the steps above.</p>"
+    said = (
+        "<p>Bars: a machine computes. Lines below them: its data arrive, from storage or from other machines. "
+        "Colours are those of the steps above.</p>"
+    )
     return said + _svg(height, "".join(out))
 
 
