@@ -17,8 +17,9 @@ import secrets
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ class Case:
     """What is computed from arrays of some shapes.
 
     Args:
-        shapes: of the inputs, from a generator.
+        shapes: of the inputs, from a generator; inputs that are not normally distributed come as arrays.
         own: from tensors of tileweave.
         numpy: from arrays.
         torch: from torch and its tensors; None: not compared.
@@ -59,7 +60,7 @@ class Case:
         dtype: of the inputs; NumPy defines the result in it where it is no float32.
     """
 
-    shapes: Callable[[np.random.Generator], Sequence[tuple[int, ...]]]
+    shapes: Callable[[np.random.Generator], Sequence[tuple[int, ...] | Array]]
     own: Call
     numpy: Call
     torch: Call | None = None
@@ -465,19 +466,29 @@ CASES: dict[str, Case] = {
 }
 
 
-def row(name: str, rng: np.random.Generator, threads: int, rounds: int) -> dict[str, object]:
+def drawn(case: Case, rng: np.random.Generator) -> list[Array]:
+    """The inputs of a case, from the generator."""
+
+    def one(given: tuple[int, ...] | Array) -> Array:
+        if isinstance(given, np.ndarray):
+            return given
+        return (rng.standard_normal(given, dtype=np.float32) * case.scale).astype(case.dtype)
+
+    return [one(given) for given in case.shapes(rng)]
+
+
+def row(cases: Mapping[str, Case], name: str, rng: np.random.Generator, threads: int, rounds: int) -> dict[str, object]:
     """One case on shapes of the generator."""
-    case = CASES[name]
-    shapes = [tuple(shape) for shape in case.shapes(rng)]
-    arrays = [(rng.standard_normal(shape, dtype=np.float32) * case.scale).astype(case.dtype) for shape in shapes]
-    holes = [tw.source(shape=shape, dtype=case.dtype, name=f"x{k}") for k, shape in enumerate(shapes)]
+    case = cases[name]
+    arrays = drawn(case, rng)
+    holes = [tw.source(shape=x.shape, dtype=x.dtype, name=f"x{k}") for k, x in enumerate(arrays)]
     start = time.perf_counter()
     plan = tw.plan(case.own(*holes))
     bind = {f"x{k}": array for k, array in enumerate(arrays)}
     found = tw.run(plan, bind=bind, threads=threads)
     first = time.perf_counter() - start
     with np.errstate(all="ignore"):
-        wanted = case.numpy(*(array.astype(np.float64) for array in arrays))
+        wanted = case.numpy(*(array.astype(np.float64) if array.dtype.kind == "f" else array for array in arrays))
     candidates: Candidates = {
         "tileweave": lambda: tw.run(plan, bind=bind, threads=threads),
         "numpy": lambda: case.numpy(*arrays),
@@ -496,7 +507,7 @@ def row(name: str, rng: np.random.Generator, threads: int, rounds: int) -> dict[
     kernels = [f"{step.name}: {step.kernel}" for step in plan.steps if step.stage != "store"]
     return {
         "case": name,
-        "shapes": shapes,
+        "shapes": [array.shape for array in arrays],
         **{f"{who}_us": round(statistics.median(taken) * 1e6, 1) for who, taken in times.items()},
         **compared(times, "tileweave", [who for who in times if who != "tileweave"]),
         "first_ms": round(first * 1e3, 1),
@@ -540,4 +551,4 @@ def main(bench: str, many: str, cases: Sequence[str], row: Row) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main("run", "cases", list(CASES), row))
+    sys.exit(main("run", "cases", list(CASES), partial(row, CASES)))

@@ -7,7 +7,8 @@ import pytest
 
 import tileweave as tw
 from tileweave import graph as g
-from tileweave.backends.cpu import firsts, host
+from tileweave.backends.cpu import host
+from tileweave.backends.cpu.indexed import firsts
 
 SEED = 20261125
 

@@ -5,7 +5,7 @@ import pytest
 
 import tileweave as tw
 from tileweave import graph as g
-from tileweave.backends.cpu.takes import Take, takeable
+from tileweave.backends.cpu.indexed.takes import Take, takeable
 from tileweave.errors import BackendError, RunError
 
 SEED = 20261124
@@ -31,7 +31,7 @@ def test_any_places_along_any_axis() -> None:
     for _ in range(60):
         x, places, axis = drawn(rng)
         want = np.take(x, places, axis)
-        native += takeable(x, places, np.empty_like(want), axis)
+        native += takeable("take", {"axis": axis}, x, places, np.empty_like(want))
         holes = [tw.source(shape=a.shape, dtype=a.dtype, name=n) for n, a in (("x", x), ("places", places))]
         plan = tw.plan(g.take(*holes, axis))
         for threads in (1, 2, 1):
@@ -75,8 +75,8 @@ def test_a_result_is_not_written_over_what_is_taken() -> None:
 
 def test_what_there_is_no_code_for_is_refused() -> None:
     x, places = np.zeros((4, 6), "f4"), np.array([1, 0])
-    for given in ((x.T, places), (x, places.astype("u1")), (x[:0], places[:0]), (x, np.arange(4)[::2])):
+    for given in ((x.T, places), (x, places.astype("u8")), (x[:0], places[:0]), (x, np.arange(4)[::2])):
         out = np.zeros((len(given[1]), given[0].shape[1]), "f4")
-        assert not takeable(given[0], given[1], out, 0)
+        assert not takeable("take", {"axis": 0}, *given, out)
         with pytest.raises(BackendError, match="is not taken by rows"):
-            Take(0, 1).bind([*given, out])
+            Take("take", {"axis": 0}, 1).bind([*given, out])

@@ -182,49 +182,29 @@ class Moves(Protocol):
 
 
 @runtime_checkable
-class Takes(Protocol):
-    """A backend that takes elements at places that are data among the calls of its kernels; not every one does."""
+class CallsOperators(Protocol):
+    """A backend with code for operators that no program holds, among the calls of its kernels; not every one has."""
 
-    def taker(self, x: Array, places: Array, out: Array, axis: int, threads: int) -> Any | None:
-        """What `Calls.add` takes, with the arrays (x, places, out), to take along an axis; None: nothing.
+    def caller(self, operator: str, how: Mapping[str, Any], arrays: Sequence[Array], threads: int) -> Any | None:
+        """What `Calls.add` takes, with arrays like these, to compute an operator as its definition does; None: nothing.
 
-        A call that meets a place outside of the array ends as `Outcome.FAULT`.
+        A call that meets a place outside of an array ends as `Outcome.FAULT`. The result may be the very memory of the
+        first array where the operator only changes some elements of that.
+
+        Args:
+            operator: its name.
+            how: its parameters, and as ``output`` which of its outputs is wanted.
+            arrays: the inputs, and the result behind them.
+            threads: that it may use.
         """
 
 
 @runtime_checkable
-class FindsFirst(Protocol):
-    """A backend that finds the first elements in order among the calls of its kernels; not every one does."""
-
-    def finder(self, x: Array, out: Array, axis: int, descending: bool, places: bool, threads: int) -> Any | None:
-        """What `Calls.add` takes, with the arrays (x, out), to find the first along an axis; None: nothing.
-
-        Of equal elements the first comes first, and NaN is the greatest; ``places`` asks for their places as INT64.
-        """
-
-
-class Repeater(Protocol):
+class ArrangesState(Protocol):
     """What runs a recurrent layer, for `Calls.add`."""
 
     def arranged(self, u: Array, batch: int) -> Array:
         """The weights of the state in the order in which they are read, to be given in their place."""
-
-
-@runtime_checkable
-class Repeats(Protocol):
-    """A backend that runs recurrent layers among the calls of its kernels; not every one does."""
-
-    def repeater(self, cell: str, reverse: bool, arrays: Sequence[Array], threads: int) -> Repeater | None:
-        """What `Calls.add` takes, with arrays like these, to run all steps of a recurrent layer; None: nothing.
-
-        Args:
-            cell: ``lstm``, ``gru``, ``tanh`` or ``relu``.
-            reverse: whether time runs backwards.
-            arrays: x [time, batch, gates * hidden], u [gates * hidden, hidden], the first state [batch, hidden]; of an
-                lstm the first inner state, of a gru what is added to the state's product for its new gate, [hidden];
-                the states [1 or 2, time, batch, hidden].
-            threads: that it may use.
-        """
 
 
 @runtime_checkable

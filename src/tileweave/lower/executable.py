@@ -391,9 +391,9 @@ class Executable:
                 self._alike[how] = call, None
         return mover is not None
 
-    def _call(self, kernel: Any, operands: Sequence[Array | Slot], number: int) -> int:
-        """Adds a call of the backend that rearranges, by number."""
-        call = self._calls_of(COPIES).add(kernel, list(map(lies_as, operands)))
+    def _call(self, kernel: Any, operands: Sequence[Array | Slot], number: int, by: str = COPIES) -> int:
+        """Adds a call of a backend, by number."""
+        call = self._calls_of(by).add(kernel, list(map(lies_as, operands)))
         self._point(call, operands, number)
         return call
 
@@ -416,13 +416,12 @@ class Executable:
     def _work(self, task: Task) -> None:
         step = self._steps[task.step]
         node = cast("Operation", step.node)
-        native = self._native[task.number] and step.kernel.backend
-        lies = self._holders.lies(task, self._homes) if native else None
+        lies = self._holders.lies(task, self._homes) if is_native(step, task) else None
         if lies is not None and self._call_like(task, *lies):
             return
         found = [self._input(task, k) for k in range(len(task.reads))]
         target = self._target(task)
-        add = partial(self._bind, how=lies and lies[0]) if step.kernel.backend else self._given
+        add = self._given if is_call(step, task) else partial(self._bind, how=lies and lies[0])
         if self._native[task.number] and target is not None and add(task, step, found, target):
             return
         slot, kept = self._count + task.number, step.outputs
@@ -431,7 +430,7 @@ class Executable:
             self._outputs.update(((task.number, name), first + k) for k, name in enumerate(kept))
         places = [(self._outputs[task.number, name], name) for name in kept if (task.number, name) in self._outputs]
         into: Writes | None = None
-        if step.stage == "block" and not step.kernel.backend:
+        if step.stage == "block" and (is_call(step, task) or not step.kernel.backend):
             block, into = definition(node, task.index, kept, self._threads)
         else:
             block = partial(execute, node, step.stage, task.index, threads=self._threads, decision=step.kernel)
@@ -518,17 +517,18 @@ class Executable:
 
     def _given(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
         """Adds a call of code for any sizes; False where the arrays' strides allow none."""
-        node, same = cast("Operation", step.node), [self._never_changes(read) for read in task.reads]
+        same = [self._never_changes(read) for read in task.reads]
         held = [
             None if not fixed or isinstance(one, Slot) else one for (one, _), fixed in zip(found, same, strict=True)
         ]
         given, sample, made = [one for one, _ in found], [array for _, array in found], lies_as(target)
-        call, new = call_of(node, step.outputs[0], sample, held, made, self._threads)
+        call, new = call_of(step, sample, held, made, self._threads)
         if call is None:
             return False
         operands = [one if array is None else array for one, array in zip(given, new, strict=True)]
-        self._call(call, [*operands, target], task.number)
-        self._bound(task, [False] * len(found))
+        self._call(call, [*operands, target], task.number, step.kernel.backend)
+        over = updates(step, task)
+        self._bound(task, [over and k == 0 for k in range(len(found))])
         return True
 
     def _bound(self, task: Task, over: Sequence[bool]) -> None:

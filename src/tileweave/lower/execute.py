@@ -29,7 +29,7 @@ from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, Tensor, TensorType
 from tileweave.graph.ops.monoids import combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
-from tileweave.lower import ragged
+from tileweave.lower import called, ragged
 from tileweave.lower.programs import MOVED, OperandView, in_order, kind_of, lowering, program, result_of, whole_program
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy
@@ -106,8 +106,9 @@ def _asked(operation: Operation, stage: str, asked: Sequence[Backend], small: bo
     """What the backends answer to the program of an operation."""
     whole = whole_program(operation, stage)
     if whole is None:
-        answers = [ragged.decided(operation, one) for one in asked if ragged.takes(operation)]
-        without = Decision(operation.operator, "there is no program for it")
+        other = ragged if ragged.takes(operation) else called
+        answers = [other.decided(operation, one) for one in asked]
+        without = Decision(operation.operator, answers[-1].reason)
         return next((found for found in answers if found.kernel), without)
     refusals = []
     for one in asked:
@@ -169,15 +170,19 @@ def execute(
     shape = kind.shape if signature is None else signature.output(name).span(index).shape
     some = 0 not in shape and all(array.size for array in inputs.values())
     decision = decision or decide(operation, stage)
-    if some and decision.backend and not ragged.takes(operation):
+    if some and decision.backend and not (ragged.takes(operation) or called.takes(operation)):
         out = backend(decision.backend).empty(shape, kind.dtype)()
         arrays = {name: regular(array) for name, array in inputs.items()}
         kernel = kernel_of(decision.backend, operation, stage, arrays, out, threads, tune)
         kernel(*in_order(operation, arrays, out))
         return {name: out}
     shard = _on_block(operation, index, stage == "partial")
-    if some and decision.backend:
+    if some and decision.backend and ragged.takes(operation):
         return ragged.multiplied(shard, inputs, backend(decision.backend))
+    if some and decision.backend and len(shard.outputs) == 1:
+        found = called.computed(shard, shard.outputs[0][0], inputs, backend(decision.backend), threads or 1)
+        if found is not None:
+            return found
     with np.errstate(all="ignore"):
         return operator.block(shard, inputs)
 

@@ -12,14 +12,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import FindsFirst, Repeats, Takes, backend
+from tileweave.backends.base import ArrangesState, backend
 from tileweave.backends.host import empty, fills_its_memory
 from tileweave.errors import RunError
 from tileweave.graph import Operation
 from tileweave.graph.ir.resolve import view
 from tileweave.graph.ops.operators import operator_of
-from tileweave.lower.execute import COPIES, copy
-from tileweave.lower.ragged import takes
+from tileweave.lower import called, ragged
+from tileweave.lower.execute import copy
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 from tileweave.space import AffineMap, Box, Projection
@@ -246,7 +246,9 @@ def written_over(step: Step, names: Collection[str], task: Task) -> list[ReadPie
 def updates(step: Step, task: Task) -> bool:
     """Whether a task changes some elements of its first input, where that lies if nobody else reads it."""
     node = cast("Operation", step.node)
-    if step.stage != "block" or step.kernel.backend or len(node.outputs) != 1 or not task.reads:
+    if step.stage != "block" or len(node.outputs) != 1 or not task.reads:
+        return False
+    if step.kernel.backend and not called.takes(node):
         return False
     operator, first = operator_of(node), node.inputs[0][1]
     same = first.type == node.output_types[step.outputs[0]] and task.reads[0].name == node.inputs[0][0]
@@ -254,47 +256,32 @@ def updates(step: Step, task: Task) -> bool:
 
 
 def is_call(step: Step, task: Task) -> bool:
-    """Whether a task may be computed by a backend's code for any sizes: elements at places, the first, recurrences."""
-    if (
-        step.stage != "block"
-        or step.kernel.backend
-        or not task.out.size
-        or not all(read.box.size for read in task.reads)
-    ):
-        return False
+    """Whether a task may be computed by a backend's code for any sizes: see `called`."""
     node = cast("Operation", step.node)
-    if any(read.partial for read in task.reads) or len(task.outs) != 1:
+    if step.stage != "block" or not step.kernel.backend or not called.takes(node) or len(task.outs) != 1:
         return False
-    return (node.operator == "take" and len(task.reads) == 2) or node.operator in ("sort", "recurrence")
+    return bool(task.out.size) and all(read.box.size and not read.partial for read in task.reads)
 
 
 def call_of(
-    node: Operation, output: str, given: Sequence[Array], held: Sequence[Array | None], made: Array, threads: int
+    step: Step, given: Sequence[Array], held: Sequence[Array | None], made: Array, threads: int
 ) -> tuple[Any | None, list[Array | None]]:
-    """(what `Calls.add` takes for an operation that `is_call`, arrays to give instead of operands); each may be None.
+    """(what `Calls.add` takes for a task that `is_call`, arrays to give instead of operands); each may be None.
 
     Args:
-        node: the operation.
-        output: which of its outputs is wanted.
+        step: of the task.
         given: arrays that lie as the operands do.
         held: the operands that are the same in every run, None for the others.
         made: an array that lies as the result does.
         threads: that it may use.
     """
-    by, name = backend(COPIES), node.operator
-    if name == "recurrence" and isinstance(by, Repeats):
-        new = [None if array is None else np.ascontiguousarray(array) for array in held]
-        arrays = [x if array is None else array for x, array in zip(given, new, strict=True)]
-        call = by.repeater(node.parameter("cell"), node.parameter("reverse"), [*arrays, made], threads)
-        if call is not None and new[1] is not None:
-            new[1] = call.arranged(new[1], made.shape[2])
-        return call, new
-    if name == "take" and isinstance(by, Takes):
-        return by.taker(given[0], given[1], made, node.parameter("axis"), threads), [None, None]
-    if name == "sort" and isinstance(by, FindsFirst):
-        order = node.parameter("descending"), output == "indices"
-        return by.finder(given[0], made, node.parameter("axis"), *order, threads), [None]
-    return None, [None] * len(given)
+    node, by = cast("Operation", step.node), backend(step.kernel.backend)
+    new = [None if array is None else np.ascontiguousarray(array) for array in held]
+    arrays = [x if array is None else array for x, array in zip(given, new, strict=True)]
+    call = called.caller(node, step.outputs[0], [*arrays, made], by, threads)
+    if isinstance(call, ArrangesState) and new[1] is not None:
+        new[1] = call.arranged(new[1], made.shape[2])
+    return call, new
 
 
 def is_native(step: Step, task: Task) -> bool:
@@ -302,7 +289,8 @@ def is_native(step: Step, task: Task) -> bool:
     if (
         step.stage == "store"
         or not step.kernel.backend
-        or takes(cast("Operation", step.node))
+        or ragged.takes(cast("Operation", step.node))
+        or called.takes(cast("Operation", step.node))
         or len(task.outs) != 1
         or any(read.partial for read in task.reads)
     ):

@@ -132,6 +132,13 @@ def waved(operation: Operation, sharding: Sharding, waves: Waves) -> Sharding:
     return replace(sharding, waves=tuple(max(1, n // p) for n, p in zip(wanted, sharding.parts, strict=True)))
 
 
+def _making(node: Operation, names: tuple[str, ...]) -> Operation:
+    """The operation with those outputs alone that are read: there may be a kernel for one of several."""
+    if len(names) == len(node.outputs):
+        return node
+    return replace(node, outputs=tuple((name, kind) for name, kind in node.outputs if name in names), signature=None)
+
+
 def _following(operation: Operation, sharding: Sharding, made: Mapping[Operation, Step]) -> Sharding | None:
     """The waves of what an operation reads, so that it follows wave by wave; None where there is none to follow.
 
@@ -406,9 +413,7 @@ def steps_of(
                 cuts = partition_of(node.outputs[0][1].box, joined)
                 made[node] = Step(node, "combine", cuts, decide(node, "combine"), outputs=kept, where=joined)
             else:
-                found = decide(node, "block")
-                if found.backend and kept != names[-1:]:
-                    found = Decision(node.operator, f"a kernel makes {names[-1]} alone")
+                found = decide(_making(node, kept), "block")
                 made[node] = Step(node, "block", cuts, found, outputs=kept, where=where)
             out.append(made[node])
         elif isinstance(node, Sink):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -11,16 +11,15 @@ import numpy as np
 
 from tileweave.backends import host
 from tileweave.backends.base import ELEMENTS, Decision, primitives_text
-from tileweave.backends.cpu.firsts import Firsts, searchable
+from tileweave.backends.cpu.indexed.table import CALLS
 from tileweave.backends.cpu.kernel import CpuKernel, compile
 from tileweave.backends.cpu.moves import Move, movable
-from tileweave.backends.cpu.recurrent.bind import Recurrence, computable
-from tileweave.backends.cpu.takes import Take, takeable
 from tileweave.backends.cpu.target.calls import NativeCalls
 from tileweave.backends.cpu.tuning import Tuned, tune
 from tileweave.teir.ir.dtypes import FACTORS
 from tileweave.teir.ir.program import Program
 
+Array = np.ndarray[Any, Any]
 _ALWAYS = frozenset(("Contraction", "Copy"))
 """What is compiled at any size: contractions, and the rearrangements that einsums ask for."""
 
@@ -54,35 +53,16 @@ class Cpu:
         """The program as native code that reads constant tensors in an order of its own: see `CpuKernel.arranged`."""
         return compile(program, threads=threads, constant=constant, wait=False)
 
-    def mover(self, source: np.ndarray[Any, Any], out: np.ndarray[Any, Any], threads: int) -> Move | None:
+    def mover(self, source: Array, out: Array, threads: int) -> Move | None:
         """What copies arrays of these layouts among the calls of kernels; None where there is no code for it."""
         return Move(threads) if movable(source, out) else None
 
-    def taker(
-        self, x: np.ndarray[Any, Any], places: np.ndarray[Any, Any], out: np.ndarray[Any, Any], axis: int, threads: int
-    ) -> Take | None:
-        """What takes elements along an axis among the calls of kernels; None where there is no code for it."""
-        return Take(axis, threads) if takeable(x, places, out, axis) else None
+    def caller(self, operator: str, how: Mapping[str, Any], arrays: Sequence[Array], threads: int) -> Any | None:
+        """What computes an operator without a program among the calls of kernels; None: there is no code for it."""
+        made = CALLS.get(operator)
+        return made(operator, how, arrays, threads) if made is not None else None
 
-    def finder(
-        self,
-        x: np.ndarray[Any, Any],
-        out: np.ndarray[Any, Any],
-        axis: int,
-        descending: bool,
-        places: bool,
-        threads: int,
-    ) -> Firsts | None:
-        """What finds the first in order among the calls of kernels; None where there is no code for it."""
-        return Firsts(descending, places, threads) if searchable(x, out, axis) else None
-
-    def repeater(
-        self, cell: str, reverse: bool, arrays: Sequence[np.ndarray[Any, Any]], threads: int
-    ) -> Recurrence | None:
-        """What runs all steps of a recurrent layer among the calls of kernels; None where there is no code for it."""
-        return Recurrence(cell, reverse, threads) if computable(arrays) else None
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray[Any, Any]]:
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], Array]:
         """Arrays that begin with a cache line where they are large."""
         return host.allocation(shape, dtype)
 

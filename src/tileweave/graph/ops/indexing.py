@@ -17,13 +17,14 @@ from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.assemble import moveaxis, stack, zeros
 from tileweave.graph.ir.forms import Form, axis_form, integer
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType, Value
-from tileweave.graph.ir.select import broadcast_to, dimension, permute, unsqueeze
+from tileweave.graph.ir.select import broadcast_to, dimension, permute, slice_, unsqueeze
 from tileweave.graph.ir.select import getitem as basic
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.along import partly_whole, reshape
 from tileweave.graph.ops.elementwise import cast, common_type
 from tileweave.graph.ops.operators import FLOP, Array, Arrays, Costs, Operator, made, register
+from tileweave.space import Box
 
 _MOVE: Costs = (("flops", 0.0),)
 REDUCTIONS: dict[str, Callable[[Array, Any, Array], None]] = {
@@ -120,8 +121,9 @@ def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     where = "take_along_axis(x, indices, axis)"
     x, indices = as_tensor(x, where), _places(where, indices)
     dim = dimension(where, x, axis)
-    moved = _others(where, x, indices, dim)
-    own = [None if k == dim or k not in moved else k for k in range(len(x.shape))]
+    _others(where, x, indices, dim)
+    x = slice_(x, Box.of([n if k == dim else indices.shape[k] for k, n in enumerate(x.shape)]))
+    own = [None if k == dim else k for k in range(len(x.shape))]
     kind = TensorType(indices.shape, x.dtype)
     places = range(len(indices.shape))
     return _indexed(
@@ -204,11 +206,26 @@ def scatter(x: Any, indices: Any, updates: Any, axis: int = -1, *, reduction: st
 
 
 def _scatter_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    out, indices = inputs["x"].copy(), inputs["indices"]
-    dim = operation.parameter("axis")
-    places = _grid(np.where(indices < 0, indices + out.shape[dim], indices), dim)
-    REDUCTIONS[operation.parameter("reduction")](out, places, inputs["updates"])
+    out = inputs["x"].copy()
+    _scatter_into(operation, {**inputs, "x": out}, out)
     return {"out": out}
+
+
+def _scatter_into(operation: Operation, inputs: Arrays, out: Array) -> None:
+    """The result in an array that is new, or the very memory of x."""
+    indices, updates = _begun(inputs, out)
+    places = _grid(indices, operation.parameter("axis"))
+    REDUCTIONS[operation.parameter("reduction")](out, places, updates)
+
+
+def _begun(inputs: Arrays, out: Array) -> tuple[Array, Array]:
+    """Writes x where the result will be, and gives places and updates in memory that is not written."""
+    x, indices, updates = inputs["x"], inputs["indices"], inputs["updates"]
+    indices, updates = (one.copy() if np.may_share_memory(out, one) else one for one in (indices, updates))
+    there, held = (array.__array_interface__["data"][0] for array in (out, x))
+    if there != held or out.strides != x.strides:
+        out[...] = x
+    return indices, updates
 
 
 def _reduction_with_gradient(operation: Operation) -> str:
@@ -227,7 +244,7 @@ def _scatter_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, 
 
 
 _SCATTER = Form(("x", "indices", "updates"), {"axis": axis_form, "reduction": _reduction})
-register(Operator("scatter", _scatter_block, _SCATTER, _scatter_gradient))
+register(Operator("scatter", _scatter_block, _SCATTER, _scatter_gradient, into=_scatter_into))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -270,12 +287,10 @@ def _nd_places(indices: Array, batch: int) -> tuple[Array, ...]:
 
 
 def _gather_nd_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
-    x, indices = inputs["x"], inputs["indices"]
-    return {
-        "out": np.array(x[_nd_places(indices, operation.parameter("batch"))]).reshape(
-            (*indices.shape[:-1], *x.shape[operation.parameter("batch") + indices.shape[-1] :])
-        )
-    }
+    x, indices, batch = inputs["x"], inputs["indices"], operation.parameter("batch")
+    shape = (*indices.shape[:-1], *x.shape[batch + indices.shape[-1] :])
+    found = x[_nd_places(indices, batch)]
+    return {"out": np.array(np.broadcast_to(found, shape) if not indices.shape[-1] else found).reshape(shape)}
 
 
 def _gather_nd_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
@@ -325,11 +340,7 @@ def scatter_nd(x: Any, indices: Any, updates: Any, *, reduction: str | None = No
 
 def _scatter_nd_into(operation: Operation, inputs: Arrays, out: Array) -> None:
     """The result in an array that is new, or the very memory of x."""
-    x, indices, updates, first = inputs["x"], inputs["indices"], inputs["updates"], operation.parameter("axis")
-    indices, updates = (one.copy() if np.may_share_memory(out, one) else one for one in (indices, updates))
-    there, held = (array.__array_interface__["data"][0] for array in (out, x))
-    if there != held or out.strides != x.strides:
-        out[...] = x
+    (indices, updates), first = _begun(inputs, out), operation.parameter("axis")
     deep, many = indices.shape[-1], indices.ndim - 1
     if deep:
         front = np.moveaxis(out, range(first, first + deep), range(deep))

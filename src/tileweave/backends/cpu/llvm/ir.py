@@ -305,9 +305,9 @@ class Function:
             return min(a, b)
         return self.value(f"select i1 {self.compare('slt', a, b)}, i64 {a}, i64 {b}")
 
-    def compare(self, predicate: str, a: Value, b: Value) -> str:
-        """``icmp`` of two 64-bit integers."""
-        return self.value(f"icmp {predicate} i64 {a}, {b}")
+    def compare(self, predicate: str, a: Value, b: Value, type: str = "i64") -> str:
+        """``icmp`` of two 64-bit integers, or two addresses."""
+        return self.value(f"icmp {predicate} {type} {a}, {b}")
 
     def above(self, a: Value, limit: int) -> Value:
         """Whether ``a > limit``: a condition, or 0 or 1 where it is known."""

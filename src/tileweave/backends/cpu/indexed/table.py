@@ -1,0 +1,46 @@
+"""Which operators have code for any sizes, and what makes their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tileweave.backends.cpu.indexed.firsts import Firsts, searchable
+from tileweave.backends.cpu.indexed.scatters import Scatter, scatterable
+from tileweave.backends.cpu.indexed.takes import Take, takeable
+from tileweave.backends.cpu.recurrent.bind import Recurrence, computable
+
+Arrays = Sequence[NDArray[Any]]
+How = Mapping[str, Any]
+Made = Any | None
+
+
+def _take(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
+    x, places, out = arrays
+    return Take(operator, how, threads) if takeable(operator, how, x, places, out) else None
+
+
+def _scatter(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
+    x, places, updates, out = arrays
+    return Scatter(operator, how, threads) if scatterable(operator, how, x, places, updates, out) else None
+
+
+def _sort(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
+    x, out = arrays
+    known = searchable(x, out, how["axis"])
+    return Firsts(how["descending"], how["output"] == "indices", threads) if known else None
+
+
+def _recurrence(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
+    return Recurrence(how["cell"], how["reverse"], threads) if computable(arrays) else None
+
+
+CALLS: dict[str, Callable[[str, How, Arrays, int], Made]] = {
+    **dict.fromkeys(("take", "take_along_axis", "gather_nd"), _take),
+    **dict.fromkeys(("scatter", "scatter_nd"), _scatter),
+    "sort": _sort,
+    "recurrence": _recurrence,
+}
+"""Operator -> what makes a call of it: (operator, parameters and the output wanted, arrays, threads); None: nothing."""

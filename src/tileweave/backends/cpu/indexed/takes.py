@@ -1,0 +1,392 @@
+"""Elements at places that are data: one piece of code for any sizes, as of `tileweave.backends.cpu.moves`.
+
+Places count from the end where they are negative. Where one lies outside, some other element is taken for it, and the
+call says so (`Bound.fault`), so that no memory is read that is not the array's.
+
+A place stands for a dense row, in one dimension or several (`take`, `gather_nd`), or for one element
+(`take_along_axis`).
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from numpy.typing import NDArray
+
+from tileweave.backends.cpu.llvm.ir import Function, Module, Value
+from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, run_tasks
+from tileweave.backends.cpu.moves import HEAD, run_on_pool
+from tileweave.backends.cpu.target.calls import Bound
+from tileweave.backends.cpu.target.jit import Code, compile_ir
+from tileweave.backends.cpu.target.target import Target, host
+from tileweave.backends.host import address_of
+from tileweave.errors import BackendError
+
+Array = NDArray[Any]
+MOST_DIMENSIONS = 4
+"""That a place may be in."""
+KINDS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4")
+"""Types of places."""
+WIDTHS = (1, 2, 4, 8)
+"""Bytes of elements that are moved as numbers."""
+_UNROLLED = 4
+"""Places per turn of the loop: each is a chain of a few cycles, and they do not wait for each other."""
+EXTENTS, STEPS = (tuple(f"{name}{k}" for k in range(MOST_DIMENSIONS)) for name in ("extent", "step"))
+"""Words of an environment that say how long each of these dimensions is, and how far apart its elements are."""
+_WORDS = (
+    *("x", "places", "out", "tasks", "outer", "outer_bytes", "count", "length", "side", "per", "fault"),
+    *(*EXTENTS, *STEPS),
+)
+_AT = {name: 8 * (HEAD + k) for k, name in enumerate(_WORDS)}
+_BYTES = 8 * (HEAD + len(_WORDS))
+_WORK = 16
+"""Where an environment names the working memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How places go through an array of ``outer`` blocks.
+
+    Args:
+        rows: whether a place stands for a dense row; else for one element.
+        outer: blocks: those of the dimensions in front of the places', or lines of elements.
+        outer_bytes: of the array between blocks.
+        per: lines that lie in one block, one behind the other in the places; 1 for rows.
+        count: places of a block, or elements of a line.
+        extents: of the dimensions that a place is in.
+        steps: bytes between neighbours in these.
+        shared: whether all blocks have the same places.
+        length: bytes of a row, or of an element.
+        side: bytes in the array between the elements of a line.
+    """
+
+    rows: bool
+    outer: int
+    outer_bytes: int
+    per: int
+    count: int
+    extents: tuple[int, ...]
+    steps: tuple[int, ...]
+    shared: bool
+    length: int
+    side: int = 0
+
+
+def together(array: Array) -> tuple[int, int] | None:
+    """(points, bytes from one to the next) where all dimensions walk as one; None where they do not."""
+    found: tuple[int, int] | None = None
+    for n, stride in zip(array.shape, array.strides, strict=True):
+        if n == 1:
+            continue
+        if found is not None and found[1] != n * stride:
+            return None
+        found = (n if found is None else found[0] * n, stride)
+    return found or (1, 0)
+
+
+def _front(x: Array, rank: int) -> Array:
+    """The first elements along the leading dimensions."""
+    return x[(slice(None),) * rank + (0,) * (x.ndim - rank)]
+
+
+def walk_at(x: Array, places: Array, first: int, deep: int, shared: bool) -> Walk | None:
+    """The walk of places in ``deep`` dimensions from ``first`` on; None where rows are not dense.
+
+    Args:
+        x: where elements are.
+        places: [places.., deep], behind the dimensions in front where those are not `shared`.
+        first: the first dimension that places are in.
+        deep: how many there are.
+        shared: whether all blocks have the same places.
+    """
+    if not x.size or not 0 < deep <= MOST_DIMENSIONS or not x[(0,) * (first + deep)].flags.c_contiguous:
+        return None
+    blocks = together(_front(x, first))
+    if blocks is None:
+        return None
+    count = places.size // deep // (1 if shared else max(blocks[0], 1))
+    extents, steps = x.shape[first : first + deep], x.strides[first : first + deep]
+    row = x.itemsize * prod(x.shape[first + deep :])
+    return Walk(True, blocks[0], blocks[1], 1, count, extents, steps, shared, row)
+
+
+def walk_along(x: Array, places: Array, axis: int) -> Walk | None:
+    """The walk of elements that have places of their own along a dimension."""
+    if not x.size or x.ndim != places.ndim:
+        return None
+    seen = x[tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(places.shape))]
+    blocks, line = together(_front(seen, axis)), together(seen[(0,) * (axis + 1)])
+    if blocks is None or line is None:
+        return None
+    extent, step, many = (x.shape[axis],), (x.strides[axis],), places.shape[axis]
+    if line[0] == 1 and blocks[0] == 1:
+        return Walk(True, 1, 0, 1, many, extent, step, True, x.itemsize)
+    if line[0] == 1:
+        return Walk(False, blocks[0], blocks[1], 1, many, extent, step, False, x.itemsize)
+    return Walk(False, blocks[0] * many, blocks[1], many, line[0], extent, step, False, x.itemsize, line[1])
+
+
+_WALKS: dict[str, Callable[[Array, Array, Mapping[str, Any]], Walk | None]] = {
+    "take": lambda x, places, how: walk_at(x, places, how["axis"], 1, True),
+    "take_along_axis": lambda x, places, how: walk_along(x, places, how["axis"]),
+    "gather_nd": lambda x, places, how: walk_at(x, places, how["batch"], places.shape[-1], not how["batch"]),
+}
+
+
+def takeable(operator: str, how: Mapping[str, Any], x: Array, places: Array, out: Array) -> bool:
+    """Whether there is code for an operator of `_WALKS` and its parameters: dense rows and places, not none."""
+    return _walk(operator, how, x, places, out) is not None
+
+
+def _walk(operator: str, how: Mapping[str, Any], x: Array, places: Array, out: Array) -> Walk | None:
+    known = x.dtype == out.dtype and not x.dtype.hasobject and places.dtype.str[1:] in KINDS and out.size
+    if not known or not places.dtype.isnative or not (places.flags.c_contiguous and out.flags.c_contiguous):
+        return None
+    if not all(one.flags.aligned for one in (x, places, out)):
+        return None
+    found = _WALKS[operator](x, places, how)
+    return found if found is None or found.rows or found.length in WIDTHS else None
+
+
+class Take:
+    """Elements at places, for `NativeCalls`; `takeable` says whether there is one.
+
+    Args:
+        operator: ``take``, ``take_along_axis`` or ``gather_nd``.
+        how: its parameters.
+        threads: that it may use.
+    """
+
+    def __init__(self, operator: str, how: Mapping[str, Any], threads: int) -> None:
+        self.operator = operator
+        self.how = how
+        self.threads = threads
+
+    def bind(self, arrays: Sequence[Array]) -> Bound:
+        """Elements of the first array at the places of the second, into the third, which shares no memory with them."""
+        x, places, out = arrays
+        walk = _walk(self.operator, self.how, x, places, out)
+        if walk is None:
+            problem = f"{x.dtype}{x.shape} is not taken by rows to {out.shape}"
+            raise BackendError(f"Take({self.operator!r}, ..)", problem)
+        width = walk.length if walk.length in WIDTHS else 0
+        before = walk.rows and walk.shared and walk.outer > 1 and width > 0
+        code = _code(walk.rows, width, places.dtype.str[1:], len(walk.extents), walk.shared, before, host())
+        positions = [_AT[name] for name in ("x", "places", "out")]
+        bound = Bound(code, _BYTES, 8 * walk.count if before else 0, positions)
+        bound.fault = _AT["fault"]
+        units = walk.outer * walk.count if walk.rows else walk.outer
+        threads = self.threads if out.nbytes >= PARALLEL_BYTES else 1
+        tasks = min(units, 4 * threads) if threads > 1 else 1
+        write_walk(bound, _AT, walk, tasks, arrays)
+        run_on_pool(bound, threads)
+        return bound
+
+
+def write_walk(bound: Bound, at: Mapping[str, int], walk: Walk, tasks: int, arrays: Sequence[Array]) -> None:
+    """Write what code reads of a walk into its environment, with the addresses of arrays at their positions."""
+    for position, array in zip(bound.positions, arrays, strict=True):
+        bound.write(position, address_of(array))
+    words = {"tasks": tasks, "outer": walk.outer, "outer_bytes": walk.outer_bytes, "count": walk.count, "fault": 0}
+    words |= {"length": walk.length, "side": walk.side, "per": walk.per}
+    words |= dict(zip(EXTENTS, walk.extents, strict=False)) | dict(zip(STEPS, walk.steps, strict=False))
+    for name, word in words.items():
+        bound.write(at[name], word)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesCode:
+    """Reads places.
+
+    Args:
+        g: where code goes.
+        at: where the environment has words by name.
+        kind: of the places.
+        deep: dimensions of a place.
+    """
+
+    g: Function
+    at: Mapping[str, int]
+    kind: str
+    deep: int
+
+    def word(self, name: str) -> str:
+        """A word of the environment."""
+        return self.g.load("i64", self.g.at("%env", self.at[name]), 8)
+
+    def address(self, name: str) -> str:
+        """An address in the environment."""
+        return self.g.load("ptr", self.g.at("%env", self.at[name]), 8)
+
+    @property
+    def bytes(self) -> int:
+        """Of a place."""
+        return self.deep * int(self.kind[1:])
+
+    def dimensions(self) -> list[tuple[str, str, str]]:
+        """(extent, the last place, step) of each dimension."""
+        pairs = [(self.word(EXTENTS[k]), self.word(STEPS[k])) for k in range(self.deep)]
+        return [(extent, str(self.g.sub(extent, 1)), step) for extent, step in pairs]
+
+    def offset(self, at: str, dimensions: Sequence[tuple[str, str, str]]) -> tuple[Value, Value]:
+        """(bytes from the first element, a number that is not 0 where the place lies outside) of the place there."""
+        g, width = self.g, int(self.kind[1:])
+        total: Value = 0
+        outside: Value = 0
+        for k, (extent, last, step) in enumerate(dimensions):
+            place = g.load(f"i{8 * width}", g.at(at, k * width), width)
+            if width < 8:
+                place = g.value(f"{'sext' if self.kind[0] == 'i' else 'zext'} i{8 * width} {place} to i64")
+            if self.kind[0] == "i":
+                back = g.value(f"and i64 {g.value(f'ashr i64 {place}, 63')}, {extent}")
+                place = str(g.add(place, back))
+            inside = g.value(f"select i1 {g.compare('ult', place, last)}, i64 {place}, i64 {last}")
+            wrong = g.value(f"xor i64 {place}, {inside}")
+            outside = wrong if isinstance(outside, int) else g.value(f"or i64 {outside}, {wrong}")
+            total = g.add(g.mul(inside, step), total)
+        return total, outside
+
+    def fault(self, outside: Value) -> None:
+        """Say that a place was outside, if one was."""
+        g = self.g
+        g.when(g.compare("ne", outside, 0), lambda: g.store("i64", 1, g.at("%env", self.at["fault"]), 8))
+
+
+def unrolled(g: Function, begin: Value, end: Value, one: Callable[[Value], Value | None], outside: Value) -> Value:
+    """Do something for each number, and collect by ``or`` what says that a place lies outside."""
+
+    def several(index: Value, carry: list[str]) -> list[Value]:
+        found = list(carry)
+        for k in range(_UNROLLED):
+            wrong = one(g.add(index, k))
+            found = found if wrong is None else [g.value(f"or i64 {found[0]}, {wrong}")]
+        return list(found)
+
+    def single(index: Value, carry: list[str]) -> list[Value]:
+        wrong = one(index)
+        return list(carry) if wrong is None else [g.value(f"or i64 {carry[0]}, {wrong}")]
+
+    length = g.sub(end, begin)
+    whole = g.add(begin, g.sub(length, g.value(f"and i64 {length}, {_UNROLLED - 1}")))
+    found = g.loop(begin, whole, several, step=_UNROLLED, carry=[("i64", outside)])
+    return g.loop(whole, end, single, carry=[("i64", found[0])])[0]
+
+
+def share(g: Function, whole: Value, tasks: Value, task: Value = "%task") -> tuple[Value, Value]:
+    """The first and the last of so many, exclusive, that a task does."""
+    return g.div(g.mul(task, whole), tasks), g.div(g.mul(g.add(task, 1), whole), tasks)
+
+
+def most(g: Function, a: Value, b: Value) -> str:
+    """The greater of two signed numbers."""
+    return g.value(f"select i1 {g.compare('sgt', a, b)}, i64 {a}, i64 {b}")
+
+
+def emit_tasks(f: Function, tasks: str) -> None:
+    """Run ``rows`` as so many tasks."""
+    f.when(
+        f.compare("sgt", tasks, 1),
+        lambda: run_tasks(f, "rows", "%env", tasks, "0"),
+        lambda: f.call("rows", "ptr %env", "i64 0", "i64 0"),
+    )
+
+
+@functools.cache
+def _code(rows: bool, width: int, kind: str, deep: int, shared: bool, before: bool, target: Target) -> Code:
+    """The code for elements or rows of so many bytes, 0 for any number of them.
+
+    Args:
+        rows: as `Walk`.
+        width: in bytes.
+        kind: of the places.
+        deep: dimensions of a place.
+        shared: as `Walk`.
+        before: whether places become offsets first, which all blocks read.
+        target: the processor.
+    """
+    module = Module()
+    f = Function(module, "entry", [("ptr", "env")], public=True)
+    if before:
+        here = PlacesCode(f, _AT, kind, deep)
+        places, work = here.address("places"), f.load("ptr", f.at("%env", _WORK), 8)
+        dimensions = here.dimensions()
+
+        def one(index: Value) -> Value:
+            offset, outside = here.offset(f.at(places, f.mul(index, here.bytes)), dimensions)
+            f.store("i64", offset, f.at(work, f.mul(index, 8)), 8)
+            return outside
+
+        here.fault(unrolled(f, 0, here.word("count"), one, 0))
+    emit_tasks(f, f.load("i64", f.at("%env", _AT["tasks"]), 8))
+    f.ret()
+    g = Function(module, "rows", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
+    module.declare("llvm.memcpy.p0.p0.i64", "void {}(ptr, ptr, i64, i1)")
+    (_rows if rows else _elements)(PlacesCode(g, _AT, kind, deep), width, shared, before)
+    g.ret()
+    return compile_ir(module.text(), ("entry",), target)
+
+
+def _rows(here: PlacesCode, width: int, shared: bool, before: bool) -> None:
+    """The rows of a task."""
+    g = here.g
+    x, places, out = (here.address(name) for name in ("x", "places", "out"))
+    outer, outer_bytes, count, length = (here.word(name) for name in ("outer", "outer_bytes", "count", "length"))
+    work, dimensions = g.load("ptr", g.at("%env", _WORK), 8), [] if before else here.dimensions()
+    first, end = share(g, g.mul(outer, count), here.word("tasks"))
+
+    def block(number: Value, carry: list[str]) -> list[Value]:
+        done = g.mul(number, count)
+        begin, own = g.at(x, g.mul(number, outer_bytes)), g.at(places, 0 if shared else g.mul(done, here.bytes))
+        to = g.at(out, g.mul(done, width or length))
+
+        def one(index: Value) -> Value | None:
+            offset: Value
+            outside: Value | None
+            if before:
+                offset, outside = g.load("i64", g.at(work, g.mul(index, 8)), 8), None
+            else:
+                offset, outside = here.offset(g.at(own, g.mul(index, here.bytes)), dimensions)
+            source, into = g.at(begin, offset), g.at(to, g.mul(index, width or length))
+            if width:
+                g.store(f"i{8 * width}", g.load(f"i{8 * width}", source, 1), into, 1)
+            else:
+                g.emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {into}, ptr {source}, i64 {length}, i1 false)")
+            return outside
+
+        return [unrolled(g, most(g, 0, g.sub(first, done)), g.min(count, g.sub(end, done)), one, carry[0])]
+
+    last = g.div(g.add(end, g.sub(count, 1)), count)
+    (outside,) = g.loop(g.div(first, count), last, block, carry=[("i64", 0)])
+    here.fault(outside)
+
+
+def _elements(here: PlacesCode, width: int, shared: bool, before: bool) -> None:
+    """The lines of a task."""
+    g, type = here.g, f"i{8 * width}"
+    x, places, out = (here.address(name) for name in ("x", "places", "out"))
+    names = ("outer", "outer_bytes", "count", "side", "per")
+    outer, outer_bytes, count, side, per = (here.word(name) for name in names)
+    dimensions = here.dimensions()
+
+    def line(number: Value, carry: list[str]) -> list[Value]:
+        done = g.mul(number, count)
+        begin, own = g.at(x, g.mul(g.div(number, per), outer_bytes)), g.at(places, g.mul(done, here.bytes))
+        to = g.at(out, g.mul(done, width))
+
+        def one(index: Value) -> Value:
+            offset, outside = here.offset(g.at(own, g.mul(index, here.bytes)), dimensions)
+            value = g.load(type, g.at(begin, g.add(offset, g.mul(index, side))), 1)
+            g.store(type, value, g.at(to, g.mul(index, width)), 1)
+            return outside
+
+        return [unrolled(g, 0, count, one, carry[0])]
+
+    first, end = share(g, outer, here.word("tasks"))
+    (outside,) = g.loop(first, end, line, carry=[("i64", 0)])
+    here.fault(outside)
