@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+from collections.abc import Callable
 from typing import Any, Literal
 
 from tileweave.errors import DtypeError, GraphError
@@ -9,9 +11,9 @@ from tileweave.graph.ir.nodes import Tensor
 from tileweave.graph.ir.select import squeeze, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
-from tileweave.graph.ops.elementwise import cast, divide, equal, multiply, negative, not_equal, subtract, where
+from tileweave.graph.ops.elementwise import cast, divide, exp, log, multiply, negative, not_equal, subtract, where
 from tileweave.graph.ops.indexing import take, take_along_axis
-from tileweave.graph.ops.reductions import floating, log_softmax, mean, sum
+from tileweave.graph.ops.reductions import floating, log_softmax, max, mean, narrowed, sum, widened
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -35,7 +37,16 @@ def cross_entropy(
     """
     name = "cross_entropy(scores, targets)"
     scores, targets = floating(name, scores), as_tensor(targets, name)
-    return _likelihood(name, log_softmax(scores, min(1, len(scores.shape) - 1)), targets, weight, ignore, reduction)
+    dim = builtins.min(1, len(scores.shape) - 1)
+    logs = log_softmax(scores, dim)  # of all classes: only where targets are probabilities
+
+    def at(places: Tensor) -> Tensor:
+        wide = widened(scores)
+        top = max(wide, dim, keepdims=True)
+        total = log(sum(exp(subtract(wide, top)), dim, keepdims=True))
+        return narrowed(subtract(subtract(widened(take_along_axis(scores, places, dim)), top), total), scores)
+
+    return _likelihood(name, logs, at, targets, weight, ignore, reduction)
 
 
 @public()
@@ -44,11 +55,24 @@ def nll_loss(
 ) -> Tensor:
     """The negative logarithms at the target class; else as `cross_entropy`, which takes the logarithm itself."""
     name = "nll_loss(logs, targets)"
-    return _likelihood(name, floating(name, logs), as_tensor(targets, name), weight, ignore, reduction)
+    logs, targets = floating(name, logs), as_tensor(targets, name)
+    dim = builtins.min(1, len(logs.shape) - 1)
+    return _likelihood(
+        name, logs, lambda places: take_along_axis(logs, places, dim), targets, weight, ignore, reduction
+    )
 
 
-def _likelihood(name: str, logs: Tensor, targets: Tensor, weight: Any, ignore: int | None, reduction: str) -> Tensor:
-    dim = min(1, len(logs.shape) - 1)
+def _likelihood(
+    name: str,
+    logs: Tensor,
+    at: Callable[[Tensor], Tensor],
+    targets: Tensor,
+    weight: Any,
+    ignore: int | None,
+    reduction: str,
+) -> Tensor:
+    """The loss of logarithms of probabilities; `at` gives those at places along the classes."""
+    dim = builtins.min(1, len(logs.shape) - 1)
     types = {"scores": logs.type, "targets": targets.type}
     if reduction not in ("mean", "sum", "none"):
         raise GraphError(name, f"reduction {reduction!r}", inputs=types, legal="mean, sum, none")
@@ -59,21 +83,19 @@ def _likelihood(name: str, logs: Tensor, targets: Tensor, weight: Any, ignore: i
         raise DtypeError(name, f"targets of type {targets.dtype.name}", inputs=types, legal="integers, probabilities")
     if targets.shape != (*logs.shape[:dim], *logs.shape[dim + 1 :]):
         raise GraphError(name, "targets do not fit the scores", inputs=types, legal="[batch, more..]")
-    counts = full_like_true(targets) if ignore is None else not_equal(targets, ignore)
-    safe = targets if ignore is None else where(counts, targets, 0)
-    picked = negative(squeeze(take_along_axis(logs, unsqueeze(safe, dim), dim), dim))
-    share = cast(counts, logs.dtype)
+    counts = None if ignore is None else not_equal(targets, ignore)
+    safe = targets if counts is None else where(counts, targets, 0)
+    each = negative(squeeze(at(unsqueeze(safe, dim)), dim))
+    if counts is None and weight is None:
+        return each if reduction == "none" else mean(each) if reduction == "mean" else sum(each)
+    share = None if counts is None else cast(counts, logs.dtype)
     if weight is not None:
-        share = multiply(share, take(cast(as_tensor(weight, name), logs.dtype), safe, 0))
-    each = where(counts, multiply(picked, share), 0.0)
+        own = take(cast(as_tensor(weight, name), logs.dtype), safe, 0)
+        share = own if share is None else multiply(share, own)
+    each = multiply(each, share) if counts is None else where(counts, multiply(each, share), 0.0)
     if reduction == "none":
         return each
     return divide(sum(each), sum(share)) if reduction == "mean" else sum(each)
-
-
-def full_like_true(x: Tensor) -> Tensor:
-    """True everywhere."""
-    return equal(x, x)
 
 
 @public()
