@@ -238,7 +238,7 @@ def pooled(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None
 
 def placed(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
     """Elements by their places, in order, in another shape; sums up to each one."""
-    x, axis, how = v.tensor, one_axis(rng, v), rng.integers(0, 9)
+    x, axis, how = v.tensor, one_axis(rng, v), rng.integers(0, 10)
     if axis is None:
         return None
     (dim, n), first = axis, x.shape[0]
@@ -262,6 +262,8 @@ def placed(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None
         return v.through(tw.sort(x, dim, descending=bool(rng.random() < 0.5)))
     if how == 7:
         return v.through((tw.cummax if rng.random() < 0.5 else tw.cummin)(x, dim))
+    if how == 8:
+        return Value(tw.cast(tw.searchsorted(np.arange(-n, n, 2), at), dtype), n, 0.0)
     return Value(tw.cumsum(x, dim, dtype=dtype), n * v.size, n * v.error + n * n * v.size)
 
 

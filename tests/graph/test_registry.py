@@ -116,6 +116,11 @@ MORE: dict[str, Row] = {
         lambda: np.where(np.arange(3)[:, None] == 1, Y[0], X),
         lambda: tw.scatter_nd(X, [[1]], Y),
     ),
+    "searchsorted": Row(
+        lambda: tw.searchsorted(np.sort(X, 1), Y, "right"),
+        lambda: np.stack([np.searchsorted(np.sort(x), y, "right") for x, y in zip(X, Y, strict=True)]),
+        lambda: tw.searchsorted(X, Y[:2]),
+    ),
     "cumsum": Row(lambda: tw.cumsum(X, 1), lambda: X.cumsum(1), lambda: tw.cumsum(X, 2)),
     "cumprod": Row(lambda: tw.cumprod(X, 1), lambda: X.cumprod(1), lambda: tw.cumprod(X, 2)),
     **{
@@ -257,7 +262,7 @@ TABLE: dict[str, Row] = {
 
 WITHOUT_GRADIENT = {
     **dict.fromkeys(COMPARISONS, "a truth value"),
-    **dict.fromkeys(("argmax", "argmin"), "a place"),
+    **dict.fromkeys(("argmax", "argmin", "searchsorted"), "a place"),
     **dict.fromkeys(
         ("isnan", "isinf", "isfinite", "signbit", "logical_not", "any", "all", *ON_PAIRS[:3]), "a truth value"
     ),

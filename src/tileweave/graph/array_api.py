@@ -378,11 +378,9 @@ def argsort(x: Any, /, *, axis: int = -1, descending: builtins.bool = False, sta
 
 
 def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Tensor:
-    """Where numbers belong in a sorted vector, by counting what is smaller."""
+    """Where numbers belong in a sorted vector."""
     x1, x2 = asarray(x1), asarray(x2)
-    x1 = x1 if sorter is None else _call("take", x1, sorter, 0)
-    before = _call("less" if side == "left" else "less_equal", x1, _call("unsqueeze", x2, -1))
-    return sum(before, axis=-1)
+    return _call("searchsorted", x1 if sorter is None else _call("take", x1, sorter, 0), x2, side)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

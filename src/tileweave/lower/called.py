@@ -13,7 +13,9 @@ from tileweave.backends.calls import Outcome
 from tileweave.graph import Operation, TensorType
 
 Array = np.ndarray[Any, Any]
-_NAMES = frozenset(("take", "take_along_axis", "gather_nd", "scatter", "scatter_nd", "sort", "recurrence"))
+_NAMES = frozenset(
+    ("take", "take_along_axis", "gather_nd", "scatter", "scatter_nd", "sort", "searchsorted", "recurrence")
+)
 
 
 def takes(operation: Operation) -> bool:

@@ -12,6 +12,7 @@ from tileweave.errors import GraphError
 from tileweave.frontends.torch.call import AtenCall, aten, cast, common, dtype_of, lifted, real
 from tileweave.frontends.values import tensor
 from tileweave.graph import Tensor
+from tileweave.graph.ir.dtypes import is_floating
 from tileweave.graph.ops.along import last_reached
 
 
@@ -95,11 +96,9 @@ def searched(call: AtenCall) -> Tensor:
     if order is not None:
         ordered = g.take_along_axis(ordered, tensor(order, call.where), -1)
     ordered, values = common(ordered, values)
-    rows = len(ordered.shape) - 1  # the leading dimensions of both are the same, or there is one row for all numbers
-    ordered = g.unsqueeze(ordered, rows) if rows else ordered
-    values = g.unsqueeze(values, len(values.shape))
-    behind = (g.greater if right else g.greater_equal)(ordered, values)
-    count = g.sum(g.cast(g.logical_not(behind), np.int64), -1)
+    count = g.searchsorted(ordered, values, "right" if right else "left")
+    if is_floating(values.dtype):
+        count = g.where(g.isnan(values), ordered.shape[-1], count)
     return g.cast(count, np.int32 if call.get("out_int32") else np.int64)
 
 
@@ -109,9 +108,7 @@ def repeated_places(call: AtenCall) -> Any:
     repeats, size = call.x(), call.get("output_size")
     if size is None:
         raise GraphError(call.where, "the length of the result depends on values", legal="output_size=.., or a number")
-    ends = g.cumsum(repeats, 0)
-    passed = g.less_equal(g.unsqueeze(ends, 0), np.arange(int(size))[:, None])
-    return g.cast(g.sum(g.cast(passed, np.int64), -1), repeats.dtype)
+    return g.cast(g.searchsorted(g.cumsum(repeats, 0), np.arange(int(size)), "right"), repeats.dtype)
 
 
 @aten("histc.default")
@@ -127,5 +124,5 @@ def histogram(call: AtenCall) -> Tensor:
     inside = g.logical_and(g.less_equal(low, x), g.less_equal(x, high))
     part = g.divide(g.multiply(g.subtract(x, low), g.full((), bins, x.dtype)), g.subtract(high, low))
     place = g.cast(g.clip(g.floor(g.where(inside, part, g.full((), 0, x.dtype))), 0, bins - 1), np.int64)
-    held = g.logical_and(g.equal(g.unsqueeze(place, 1), np.arange(bins)), g.unsqueeze(inside, 1))
-    return cast(g.sum(g.cast(held, np.int64), 0), call.x().dtype)
+    counts = g.scatter(np.zeros(bins, np.int64), place, g.cast(inside, np.int64), 0, reduction="add")
+    return cast(counts, call.x().dtype)

@@ -247,6 +247,57 @@ _SCATTER = Form(("x", "indices", "updates"), {"axis": axis_form, "reduction": _r
 register(Operator("scatter", _scatter_block, _SCATTER, _scatter_gradient, into=_scatter_into))
 
 
+@public(np.searchsorted)
+def searchsorted(x: Any, values: Any, side: str = "left") -> Tensor:
+    """Where numbers belong among others in order, as `numpy.searchsorted`: how many of these stand in front.
+
+    Args:
+        x: [rows.., n], in order along the last dimension, NaN behind all others.
+        values: numbers of any shape where x is a vector; else [rows.., m], searched among the row of each.
+        side: ``left``, in front of equal elements, or ``right``.
+
+    Example:
+        >>> np.asarray(searchsorted([1, 3, 3, 5], [3, 6, 0])).tolist()
+        [1, 4, 0]
+    """
+    where = "searchsorted(x, values)"
+    x, values = as_tensor(x, where), as_tensor(values, where)
+    types = {"x": x.type, "values": values.type}
+    rows = len(x.shape) - 1
+    if rows < 0 or (rows and len(values.shape) != rows + 1) or values.shape[:rows] != x.shape[:-1]:
+        raise GraphError(where, "x and values do not fit", inputs=types, legal="x [rows.., n], values [rows.., m]")
+    if side not in ("left", "right"):
+        raise GraphError(where, f"side {side!r}", inputs=types, legal="left, right")
+    dtype = common_type(x, values)
+    x, values = cast(x, dtype), cast(values, dtype)
+    index = values.shape
+    inputs = (("x", x, [*range(rows), None]), ("values", values, range(len(index))))
+    made = TensorType(index, np.dtype(np.int64)), range(len(index))
+    return _indexed("searchsorted", index, inputs, made, ("side", side), costs=FLOP)
+
+
+def _searchsorted_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    """A binary search of each number alone: NumPy's goes on from the one before, which shows where x is in no order."""
+    x, values, right = inputs["x"], inputs["values"], operation.parameter("side") == "right"
+    missing, place, left = values != values, np.zeros(values.shape, np.int64), x.shape[-1]
+
+    def before(at: Array) -> Array:
+        found = x[at] if x.ndim == 1 else np.take_along_axis(x, at, -1)
+        return np.asarray((found <= values) | missing if right else (found < values) | (missing & (found == found)))
+
+    while left > 1:
+        place += left // 2 * before(place + (left // 2 - 1))
+        left -= left // 2
+    return {"out": place + before(place) if left else place}
+
+
+def _side(node: object, value: object) -> str:
+    return "" if value in ("left", "right") else "left, right"
+
+
+register(Operator("searchsorted", _searchsorted_block, Form(("x", "values"), {"side": _side})))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # along several dimensions
 

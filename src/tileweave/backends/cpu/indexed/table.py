@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tileweave.backends.cpu.indexed.firsts import Firsts, searchable
 from tileweave.backends.cpu.indexed.scatters import Scatter, scatterable
+from tileweave.backends.cpu.indexed.searches import Search, findable
 from tileweave.backends.cpu.indexed.takes import Take, takeable
 from tileweave.backends.cpu.recurrent.bind import Recurrence, computable
 
@@ -33,6 +34,10 @@ def _sort(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
     return Firsts(how["descending"], how["output"] == "indices", threads) if known else None
 
 
+def _search(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
+    return Search(how, threads) if findable(*arrays) else None
+
+
 def _recurrence(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
     return Recurrence(how["cell"], how["reverse"], threads) if computable(arrays) else None
 
@@ -41,6 +46,7 @@ CALLS: dict[str, Callable[[str, How, Arrays, int], Made]] = {
     **dict.fromkeys(("take", "take_along_axis", "gather_nd"), _take),
     **dict.fromkeys(("scatter", "scatter_nd"), _scatter),
     "sort": _sort,
+    "searchsorted": _search,
     "recurrence": _recurrence,
 }
 """Operator -> what makes a call of it: (operator, parameters and the output wanted, arrays, threads); None: nothing."""
