@@ -14,7 +14,7 @@ from tileweave import graph as g
 from tileweave import lower, planner
 from tileweave.errors import GraphError, PlanError, StorageError, TileweaveError
 from tileweave.planner import machines
-from tileweave.runtime import api
+from tileweave.runtime import api, planned
 from tileweave.runtime.session import Session, session
 
 
@@ -93,7 +93,7 @@ def test_a_tensor_is_planned_once_for_all_its_runs(monkeypatch):
     x = tw.source(shape=(8, 8), dtype="float32", name="x")
     y = tw.softmax(x + 1, -1)
     whole, made = g.Graph.of(y), []
-    monkeypatch.setattr("tileweave.runtime.api.make_plan", lambda *a, **k: made.append(1) or planner.make_plan(*a, **k))
+    monkeypatch.setattr("tileweave.runtime.api.whole", lambda *given: made.append(1) or planned.whole(*given))
     for k in range(3):
         bound = {"x": np.full((8, 8), k, np.float32)}
         for target in (y, [y], (y, y), whole):
@@ -337,7 +337,7 @@ def test_an_expression_that_is_written_anew_is_planned_once(monkeypatch):
     print("seed", seed)
     rng = np.random.default_rng(seed)
     made = []
-    monkeypatch.setattr("tileweave.runtime.api.make_plan", lambda *a, **k: made.append(1) or planner.make_plan(*a, **k))
+    monkeypatch.setattr("tileweave.runtime.api.whole", lambda *given: made.append(1) or planned.whole(*given))
     fixed = rng.standard_normal((5, 7))
     fixed.flags.writeable = False
     for _ in range(4):

@@ -21,7 +21,8 @@ from tileweave.graph.ir.dtypes import element_type
 from tileweave.planner import Machines, Plan
 from tileweave.planner.machines import machines as make_machines
 from tileweave.planner.simulate import costed
-from tileweave.runtime.api import bound_like, run, source
+from tileweave.runtime.api import run, source
+from tileweave.runtime.planned import bound_like
 from tileweave.runtime.session import PLAIN, current_session
 from tileweave.words import size_text
 

@@ -37,16 +37,16 @@ from tileweave.graph import (
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.passes.shard import with_sources
 from tileweave.lower.executable import WorkFailed
-from tileweave.lower.forms import GROUPS, WAYS, decider, formed_like, fused_form, planned_forms
+from tileweave.lower.forms import decider, planned_forms
 from tileweave.lower.reads import never_written
 from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Progressed, Simulation, Step, make_plan
 from tileweave.planner import machines as make_machines
 from tileweave.planner.show.document import from_document, graph_digest, machines_of
-from tileweave.planner.steps import steps_of
 from tileweave.runtime.direct import again
 from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io import zarrfile
+from tileweave.runtime.planned import planned, whole
 from tileweave.runtime.prepare import prepare
 from tileweave.runtime.run import run_plan, work_failed
 from tileweave.runtime.session import PLAIN, PlanningDone, current_session
@@ -106,7 +106,7 @@ def source(
         )
     if isinstance(data, (str, os.PathLike)):
         path = os.fspath(data)
-        _stop_if_planned(path)
+        _stop_ifplanned(path)
         kind, file = io.describe(path, key)
         return Tensor(Source(file, kind, name or path, placement))
     tensor = as_tensor(data, "source(data)")
@@ -261,12 +261,12 @@ def plan(
         how: dict[str, Any] = {"place": homes, "pin": pin, "forbid": forbid, "objective": objective}
         how |= {"trials": trials, "seed": seed, "workers": workers, "runs": runs, "progress": progress, **said}
         freely = fuse and not (how["pin"] or how["forbid"])
-        chosen = _planned(graph, used, how) if freely else make_plan(graph, used, decider(used), io.atom, **how)
+        chosen = planned(graph, used, how) if freely else make_plan(graph, used, decider(used), io.atom, **how)
         return replace(chosen, listed=listed)
     known = _PLANS.setdefault(graph, {})
     key = used, fuse, tuple(map(id, backends()))
     if key not in known:
-        made = _planned(graph, used) if fuse else make_plan(graph, used, decider(used), io.atom)
+        made = planned(graph, used) if fuse else make_plan(graph, used, decider(used), io.atom)
         other = made.graph if made.graph is not graph else None
         known[key] = other, (made.steps, made.seconds, made.peak_bytes, made.alternatives, made.homes, made.gap)
     other, figures = known[key]
@@ -286,33 +286,6 @@ def _kept(graph: Graph, kept: Sequence[dict[str, Any]]) -> Plan:
             if document.get("digest") == graph_digest(made):
                 return from_document(document, made)
     raise PlanError("plan(target)", "no plan was kept of this graph", legal="planning it, without --load")
-
-
-def _planned(graph: Graph, machines: Machines, how: Mapping[str, Any] | None = None) -> Plan:
-    """The plan of the fused graph; where the memory is too small for whole rows, their parts may be cut further."""
-    fused, small = fused_form(graph, machines, WAYS[0])
-    try:
-        return make_plan(fused, machines, decider(machines, small), io.atom, **(how or {}))
-    except PlanError as refused:
-        if not any(operation.operator in GROUPS for operation in fused.operations):
-            raise
-        apart, small = fused_form(graph, machines, WAYS[1])
-        try:
-            return make_plan(apart, machines, decider(machines, small), io.atom, **(how or {}))
-        except PlanError as error:
-            raise min(refused, error, key=lambda one: one.facts.get("least_bytes", 0)) from None
-
-
-def bound_like(graph: Graph, other: Plan) -> Plan | None:
-    """The steps of a plan, whole on one machine, for a graph that differs in extents; None where more differs."""
-    whole = len(other.machines) == 1 and not other.homes and all(step.cuts.count == 1 for step in other.steps)
-    found = formed_like(graph, other.graph, other.machines) if whole and current_session() is PLAIN else None
-    if found is None:
-        return None
-    fused, decide = found
-    cuts = {operation: (1,) * operation.index.rank for operation in fused.operations}
-    made = Plan(fused, other.machines, steps_of(fused, cuts, 1, decide, io.atom), gap=0.0)
-    return made if prepare(made).peak_bytes[0] <= other.machines.machines[0].memory_bytes else None
 
 
 _Homes = tuple[tuple[Source, Placement], ...]
@@ -382,9 +355,11 @@ def _recent(graph: Graph, where: MachinesLike, listed: bool) -> Plan:
     key = graph, where, listed, registered()
     found, size = _RECENT.pop(key, (None, 0))
     if found is None:
-        found = replace(plan(graph, where), listed=listed)
+        found, _ = _RECENT.get((graph, where, not listed, registered()), (None, 0))
+        found = found or whole(graph, make_machines(1 if where is None else where)) or plan(graph, where)
+        found = replace(found, listed=listed)
         data = (node.data for node in graph.nodes() if isinstance(node, Source))
-        size = sum(found.peak_bytes) + sum(one.array.nbytes for one in data if isinstance(one, ArrayData))
+        size = sum(prepare(found).peak_bytes) + sum(one.array.nbytes for one in data if isinstance(one, ArrayData))
     if size <= RECENT_BYTES:
         _RECENT[key] = found, size
     while len(_RECENT) > RECENT_PLANS or sum(size for _, size in list(_RECENT.values())) > RECENT_BYTES:
@@ -509,7 +484,7 @@ def _resumes(graph: Graph, asked: bool, wished: bool) -> bool:
     return able and (asked or wished)
 
 
-def _stop_if_planned(path: str) -> None:
+def _stop_ifplanned(path: str) -> None:
     """A program that reads what an earlier run would have written needs that run's result."""
     if str(Path(path).absolute()) in current_session().unwritten:
         raise PlanningDone
