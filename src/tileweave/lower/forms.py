@@ -12,8 +12,9 @@ from typing import Any
 
 from tileweave.backends.base import ELEMENTS, Decision, OfDevice, backends
 from tileweave.graph import Graph, Operation, Selector, Tensor, join_sinks
+from tileweave.graph.ops.grouped.rows import REDUCTIONS
 from tileweave.graph.passes.grouping.alike import Descent, Places, alike
-from tileweave.graph.passes.grouping.attention import ATTENTION, NARROW_ATTENTION
+from tileweave.graph.passes.grouping.attention import ATTENTION, FEWEST_QUERIES, NARROW_ATTENTION
 from tileweave.graph.passes.grouping.chains import CONV_CHAIN, ON_DEVICES
 from tileweave.graph.passes.grouping.rows import NARROW_ROWS, ROWS
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
@@ -66,6 +67,33 @@ def formed_like(graph: Graph, other: Graph, machines: Machines) -> tuple[Graph, 
         return None
     _DESCENT[fused] = weakref.ref(graph), places, small
     return fused, chosen
+
+
+def kind_of_graph(graph: Graph, machines: Machines) -> Hashable | None:
+    """What graphs have in common of which the same is fused, whatever their extents: a guess, for `formed_like`.
+
+    Which extents are equal, or few, and whether there are as many elements as are compiled. None where the sizes of
+    single groups decide (see `_pays`).
+    """
+    seen: dict[int, int] = {}
+    found: list[Hashable] = []
+    total, least = 0, _rows_wanted(machines)
+    scarce = False
+    for node in graph.nodes():
+        if isinstance(node, Tensor):
+            size = node.type.box.size
+            total += size
+            shape = tuple([(min(n, FEWEST_QUERIES), seen.setdefault(n, len(seen))) for n in node.shape])
+            found.append((node.dtype, shape, size < ELEMENTS))
+        elif isinstance(node, Operation):
+            words = [value for _, value in node.parameters if isinstance(value, str)]
+            found.append((node.operator, node.index.size < ELEMENTS, *words))
+            scarce = scarce or (node.operator in REDUCTIONS and min(k.box.size for _, k in node.outputs) < least)
+        else:
+            found.append(type(node))
+    if scarce and total >= SMALL_GROUP:
+        return None
+    return total < SMALL_GROUP, *found
 
 
 def fused_form(graph: Graph, machines: Machines, rules: tuple[Any, ...]) -> tuple[Graph, bool]:
@@ -153,5 +181,8 @@ def _pays(group: Operation, machines: Machines) -> bool:
     axes, rank = group.parameter("axes"), group.parameter("rank")
     fastest = rank - 1 in axes  # else a row is not dense, and what is kept of it is not either
     small = len(machines) == 1 and sum(tensor.type.box.size for _, tensor in group.inputs) < SMALL_GROUP
-    wanted = sum(min(MOST_ROWS_WANTED, -(-machine.cores // 2)) for machine in machines.machines)
-    return fastest and (small or group.index.size >= wanted)
+    return fastest and (small or group.index.size >= _rows_wanted(machines))
+
+
+def _rows_wanted(machines: Machines) -> int:
+    return sum(min(MOST_ROWS_WANTED, -(-machine.cores // 2)) for machine in machines.machines)

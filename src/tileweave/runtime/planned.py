@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from tileweave.backends.base import Decision
+from tileweave.backends.base import Decision, backends
 from tileweave.errors import PlanError
 from tileweave.graph import ArrayData, Graph, Hole, MemoryTarget, Source
-from tileweave.lower.forms import GROUPS, WAYS, decider, formed_like, fused_form
+from tileweave.lower.forms import GROUPS, WAYS, decider, formed_like, fused_form, kind_of_graph
 from tileweave.planner import Machines, Plan, make_plan
 from tileweave.planner.search.make import problem_of
 from tileweave.planner.steps import steps_of
@@ -41,16 +42,33 @@ def whole(graph: Graph, machines: Machines) -> Plan | None:
             return None
     if len(machines) > 1 or not all(isinstance(sink.target, MemoryTarget) for sink in graph.sinks):
         return None
-    fused, small = fused_form(graph, machines, WAYS[0])
-    decide = decider(machines, small)
-    return _fitting(problem_of(fused, machines, decide, io.atom).graph, machines, decide)
+    kind = kind_of_graph(graph, machines)
+    key = (kind, machines, *map(id, backends()))
+    other = _LIKE.get(key) if kind is not None else None
+    made = _bound(graph, other, machines) if other is not None else None
+    if made is None:
+        fused, small = fused_form(graph, machines, WAYS[0])
+        decide = decider(machines, small)
+        made = _fitting(problem_of(fused, machines, decide, io.atom).graph, machines, decide)
+    if made is not None and kind is not None:
+        _LIKE[key] = made.graph
+    return made
+
+
+_LIKE: weakref.WeakValueDictionary[Hashable, Graph] = weakref.WeakValueDictionary()
+"""The last that was fused of graphs that differ in extents, while a plan of it lives."""
 
 
 def bound_like(graph: Graph, other: Plan) -> Plan | None:
     """The steps of a plan, whole on one machine, for a graph that differs in extents; None where more differs."""
     whole = len(other.machines) == 1 and not other.homes and all(step.cuts.count == 1 for step in other.steps)
-    found = formed_like(graph, other.graph, other.machines) if whole and current_session() is PLAIN else None
-    return None if found is None else _fitting(found[0], other.machines, found[1])
+    return _bound(graph, other.graph, other.machines) if whole and current_session() is PLAIN else None
+
+
+def _bound(graph: Graph, other: Graph, machines: Machines) -> Plan | None:
+    """The plan of whole operations of a graph, fused as another one was."""
+    found = formed_like(graph, other, machines)
+    return None if found is None else _fitting(found[0], machines, found[1])
 
 
 def _fitting(fused: Graph, machines: Machines, decide: Callable[..., Decision]) -> Plan | None:
