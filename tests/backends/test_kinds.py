@@ -242,3 +242,35 @@ def test_code_of_its_own_is_made_for_sizes_that_are_asked_for_again() -> None:
     own = known.resized(wanted, soon=True)
     assert own is not None and own.settled
     assert own.source == cpu.compile(product(5), threads=1).source != first.source
+
+
+@pytest.mark.parametrize("equation", ["ik,kj->ij", "ik,jk->ij", "abk,kj->abj", "bik,bkj->bij"])
+@pytest.mark.parametrize("dtype", ["FP32", "FP64"])
+def test_products_that_begin_with_a_row_share_code(equation: str, dtype: str) -> None:
+    rng, served = random.Random(equation + dtype), 0
+    kept = []
+    for _ in range(12):
+        extents = {letter: rng.randrange(2, 6) if letter in "ab" else rng.randrange(70, 200) for letter in "abijk"}
+        shapes = [tuple(extents[x] for x in term) for term in equation.replace("->", ",").split(",")]
+        a, b, out = (operand(shape, dtype) for shape in shapes)
+        width = 4 if dtype == "FP32" else 8
+        row = teir.Operand(strided(shapes[2], [0] * (len(shapes[2]) - 1) + [1]), dtype)
+        clips = rng.random() < 0.5
+        program = teir.emit_contraction(equation, (a, b), out, init=row, relu=clips)
+        kernel = cpu.compile(program, threads=1)
+        kept.append(kernel)
+        served += bool(kernel._sized)
+        own = cpu.compile(program, threads=1, cache=False)
+        assert own.source == kernel.source
+        arrays = [
+            np.random.default_rng(3).standard_normal(high // width).astype(f"f{width}") for *_, high in own._wanted
+        ]
+        other = [array.copy() for array in arrays]
+        kernel(*arrays)
+        own(*other)
+        np.testing.assert_array_equal(arrays[2], other[2])
+        x, w = (array.reshape(shape).astype("f8") for array, shape in zip(arrays, shapes[:2], strict=False))
+        want = np.einsum(equation, x, w) + arrays[3]
+        want = np.maximum(want, 0) if clips else want
+        np.testing.assert_allclose(arrays[2].reshape(shapes[2]), want, rtol=1e-3, atol=1e-3)
+    assert served >= 3

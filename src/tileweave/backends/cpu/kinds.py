@@ -17,6 +17,7 @@ from typing import Any
 
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.gemm.blocking import ProductBlocking, are_tiny, cut_like, numbers_of, variant_of
+from tileweave.backends.cpu.gemm.contract import may_start, without_start
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.sizes import Table
@@ -105,11 +106,15 @@ class Family:
     def add(self, op: MergedOp, variant: Variant, kernel: Any) -> None:
         """Code and the kernel for which it was made."""
         self.kernels[:] = [weakref.ref(kernel)]
-        c = block_product(op, self.elements, self.target, self.threads)
+        c = self.blocked(op)
         which = variant_of(c)
         known = [one for one in self.variants.get(which, ()) if one() not in (None, variant)]
         self.variants[which] = [weakref.ref(variant), *known]
         self.cuts[variant] = c, which
+
+    def blocked(self, op: MergedOp) -> ProductBlocking:
+        """How the product is blocked for its sizes."""
+        return block_product(without_start(op), self.elements[:3], self.target, self.threads)
 
     def find(self, sizes: Sequence[Size], *, lent: bool = False) -> FoundCode | None:
         """Code for other sizes; None where none is known.
@@ -128,13 +133,16 @@ class Family:
             return None
         old = self.op
         op = MergedOp(old.kind, order, modes, old.offsets, old.width_bytes, init=old.init, relu=old.relu)
-        c = block_product(op, self.elements, self.target, self.threads)
+        starts = len(order) > 3
+        if starts and not may_start(op, self.elements, self.target, self.threads, DEFAULT):
+            return None
+        c = self.blocked(op)
         known = self.variants.get(variant_of(c))
         if known is not None and not are_tiny(modes):
             found = self._served(c, known, ends)
             if found is not None:
                 return found
-        if not lent:
+        if not lent or starts:
             return None
         for one, (other, which) in sorted(self.cuts.items(), key=lambda item: _unlike(c, item[1][0])):
             cut = cut_like(c, other)
@@ -186,28 +194,33 @@ _FAMILIES: weakref.WeakValueDictionary[Hashable, Family] = weakref.WeakValueDict
 def family_of(form: Merged, target: Target, threads: int, settings: Settings) -> Family | None:
     """The family of a program that is one product; None where its sizes decide more than its blocks."""
     program = form.program
-    if settings != DEFAULT or len(form.body) != 1 or len(program.tensors) != 3 or match(form, target) is not None:
+    count = len(program.tensors)
+    if settings != DEFAULT or len(form.body) != 1 or count not in (3, 4) or match(form, target) is not None:
         return None
     op = form.body[0]
     if (
         not isinstance(op, MergedOp)
         or op.kind != "Contraction"  # an outer comparison walks its operands as an outer product does
-        or op.operands[2:] != (2,)
+        or op.operands[2:] != (2, 3)[: count - 2]
         or any(op.offsets)
         or op.guard
         or op.relu
         or op.init not in ((), None)
+        or any(spec.role == "scratch" for spec in program.tensors)
     ):
         return None
     sizes: list[Size] = [(axis.extent, axis.strides) for axis in program.axes]
-    modes: list[Size] = [(m.extent, tuple(m.strides[op.operands.index(j)] for j in range(3))) for m in op.modes]
+    modes: list[Size] = [(m.extent, tuple(m.strides[op.operands.index(j)] for j in range(count))) for m in op.modes]
     if sorted(modes) != sorted(sizes) or len(set(sizes)) < len(sizes) or any(any(a.offsets) for a in program.axes):
         return None
     sides = [[bool(s) for s in strides] for _, strides in sizes]
     elements = tuple(element(program.tensors[j].dtype) for j in op.operands)
     widths = [element(spec.dtype).width_bytes for spec in program.tensors]
     # with rows and columns, and operands whose elements are apart, it is a product for any sizes, never a convolution
-    if _ends(sizes, widths) is None or not all([k == 0, k == 1, True] in sides for k in (0, 1)):
+    apart = [side[:3] for side in sides]
+    if _ends(sizes, widths) is None or not all([k == 0, k == 1, True] in apart for k in (0, 1)):
+        return None
+    if count > 3 and not may_start(op, elements, target, threads, settings):
         return None
     axes = tuple(sizes.index(mode) for mode in modes)
     specs = tuple((spec.name, spec.dtype, spec.role) for spec in program.tensors)
