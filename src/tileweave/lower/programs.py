@@ -50,18 +50,24 @@ rounding smaller."""
 LONG_CONTRACTION = 1 << 18
 """Contractions that sum more products than this in FP32 do so in pieces, whose sums are added in FP64."""
 TEIR_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int16", "int32", "int64")))
+"""Element types of products."""
 _NARROW = frozenset((np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)))
 """Computed in FP32 and rounded at each step, as NumPy does."""
-MOVED = TEIR_DTYPES | _NARROW | {np.dtype(bool)}
+_NUMBERS = TEIR_DTYPES | _NARROW | frozenset(map(np.dtype, ("int8", "uint8", "uint16", "uint32", "uint64")))
+"""Element types of chains, of reductions, and of what is rearranged, beside bool."""
+MOVED = _NUMBERS | {np.dtype(bool)}
 """Element types that compiled code rearranges."""
 _FLOATS = frozenset(map(np.dtype, ("float32", "float64")))
 Chain = tuple[tuple[str, tuple[int, ...], str], ...]
 _CONTRACTION = "Contraction"
 _SATURATE = "Saturate"
 _STEPS = frozenset(("ReLU", *UNARY, *BINARY, *CHOICES))
-_OF_TRUTHS = frozenset((*CHOICES, "Max", "Min"))
+_OF_TRUTHS = frozenset((*CHOICES, "Max", "Min", "And", "Or", "Xor", "Cast"))
 """What computes with truths, which are 1 or 0 of INT8, as NumPy computes with bool."""
-_TRUTH = "INT8"
+_OF_TRUTHS_ONLY = {"logical_and", "logical_or", "logical_xor", "invert", "any", "all"}
+"""Operators whose rows say how TEIR computes them of truths; of numbers they ask first which are zero."""
+_BOOL, _TRUTH = "BOOL", "INT8"
+"""The type of truths while steps are looked at, and what TEIR has for it."""
 _MONOIDS = {name: monoid for monoid, name in REDUCTIONS.items()}
 _RUNNING = {"cumsum": "sum", "cumprod": "product"}
 _PLACES = {"argmax": "max", "argmin": "min"}
@@ -152,7 +158,8 @@ def lowering(operation: Operation, stage: str) -> str:
             return "windows" if dtype in TEIR_DTYPES else ""
         if len(operation.inputs) > 1:
             return "contraction"
-        return "copy" if _is_permutation(operation) else ""
+    if asked == _CONTRACTION and len(operation.inputs) == 1:
+        return "copy" if dtype in MOVED and _is_permutation(operation) else ""
     if operation.operator == "reshape":
         return "reshape" if _rearranges(operation) else ""
     if operation.operator in _RUNNING:
@@ -217,13 +224,15 @@ def _rearranges(operation: Operation) -> bool:
 def _runs(operation: Operation) -> bool:
     """Whether a running sum is formed in the type of its elements."""
     kind = operation.output_types["out"]
-    return kind.dtype in TEIR_DTYPES and wide_type(kind.dtype) == kind.dtype
+    return kind.dtype in _NUMBERS and wide_type(kind.dtype) == kind.dtype
 
 
 def _reduces(operation: Operation) -> bool:
     x, out = operation.input("x").dtype, operation.output_types["out"].dtype
-    if x.kind == "i" and out.kind == "i":
-        return {x, out} <= TEIR_DTYPES and x.itemsize <= out.itemsize
+    if operation.operator in _OF_TRUTHS_ONLY or out == np.bool_:
+        return x == out == np.bool_ and operation.operator not in ("sum", "product")
+    if out.kind in "iu":
+        return x in MOVED and np.can_cast(x, out)
     known = x == out and out in TEIR_DTYPES | _NARROW
     return known and (not _is_long_sum(operation) or (operation.operator == "sum" and out.itemsize < 8))
 
@@ -236,8 +245,13 @@ def _is_long_sum(operation: Operation) -> bool:
 
 @lru_cache(maxsize=256)
 def _type_name(dtype: np.dtype[Any]) -> str:
-    """TEIR's name of an element type; a bool is 1 or 0 of INT8. Empty where chains have no code for it."""
-    return _TRUTH if dtype == np.bool_ else dtype_name(dtype) if dtype in TEIR_DTYPES | _NARROW else ""
+    """TEIR's name of an element type, or that of truths. Empty where chains have no code for it."""
+    return _BOOL if dtype == np.bool_ else dtype_name(dtype) if dtype in _NUMBERS else ""
+
+
+def _held(name: str) -> str:
+    """TEIR's name of an element type."""
+    return _TRUTH if name == _BOOL else name
 
 
 def _chain(operation: Operation) -> Chain:
@@ -257,13 +271,11 @@ def _chain(operation: Operation) -> Chain:
     for name, args, kind in done:
         types = [inputs[a] if a >= 0 else found[-1 - a][2] for a in args]
         made = _type_name(np.dtype(kind))
-        if name == "saturate" and kind == "int8" and len(found) == len(done) - 1:
-            made = "INT8"  # a number, and no truth: nothing in the chain reads it
         step = _step(_asked(name), (*types, made)) if all(types) and made else ""
-        if not step:
+        if not step or (name in _OF_TRUTHS_ONLY and {*types} != {_BOOL}):
             return ()
         found.append((step, args, made))
-    return tuple(found)
+    return tuple((step, args, _held(made)) for step, args, made in found)
 
 
 def _group(operation: Operation) -> list[tuple[Any, ...]]:
@@ -280,7 +292,7 @@ def _group(operation: Operation) -> list[tuple[Any, ...]]:
         shapes = [x.shape for _, x in operation.inputs]
         length = prod(_row_lengths(operation.parameter("rank"), operation.parameter("axes"), shapes))
     types = [_type_name(np.dtype(kind)) for _, _, kind in program]
-    if not own or not {*inputs, *types} <= {own, _TRUTH, dtype_name(dtype), *halves}:
+    if not own or not {*inputs, *types} <= {own, _BOOL, dtype_name(dtype), *halves}:
         return []
     found: list[tuple[Any, ...]] = []
     for name, arguments, _ in program:
@@ -294,11 +306,11 @@ def _group(operation: Operation) -> list[tuple[Any, ...]]:
         elif lowering != FILL:
             lowering = _step(lowering, (*given, made)) if lowering != "Cast" or narrow or halves else ""
             if lowering == "Cast":
-                found.append((lowering, arguments, made))
+                found.append((lowering, arguments, _held(made)))
                 continue
         if not lowering:
             return []
-        found.append((lowering, arguments, made) if lowering == FILL else (lowering, arguments))
+        found.append((lowering, arguments, _held(made)) if lowering == FILL else (lowering, arguments))
     if softmax_at_end(program) is None:
         return _by_inverses(operation, found, own)
     # its division as a product with one inverse per row: the divisor is a sum of 1 and more, or NaN
@@ -393,12 +405,15 @@ def _step(lowering: str, dtypes: tuple[str, ...]) -> str:
         return "Cast"
     if lowering not in _STEPS:
         return ""
-    if lowering == "Cast":  # NumPy says otherwise what a float is as an integer, and what is true
-        return "" if made == _TRUTH != source or (is_float(source) and not is_float(made)) else lowering
-    if _TRUTH in dtypes[:-1] and lowering not in _OF_TRUTHS:
+    held = tuple(map(_held, dtypes))
+    if lowering == "Cast" and made == _BOOL:
+        return "NonZero"
+    if lowering == "Cast" and is_float(held[0]) and not is_float(made):  # NumPy says otherwise what it is
+        return ""
+    if _BOOL in dtypes[:-1] and lowering not in _OF_TRUTHS:
         return ""
     spec = teir.operation(lowering)
-    return "" if len(dtypes) != spec.inputs + 1 or spec.dtypes(dtypes) else lowering
+    return "" if len(held) != spec.inputs + 1 or spec.dtypes(held) else lowering
 
 
 def program(operation: Operation, stage: str, views: Mapping[str, OperandView], out: OperandView) -> Program:

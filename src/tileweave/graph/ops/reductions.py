@@ -125,8 +125,8 @@ _row("sum", np.add, _sum_gradient, "ReduceSum")
 _row("product", np.multiply, _product_gradient, "ReduceProd")
 _row("max", np.maximum, _extreme_gradient, "ReduceMax")
 _row("min", np.minimum, _extreme_gradient, "ReduceMin")
-_row("any", np.logical_or)
-_row("all", np.logical_and)
+_row("any", np.logical_or, lowering="ReduceMax")  # of truths, which are all that is compiled so
+_row("all", np.logical_and, lowering="ReduceMin")
 
 
 @public(np.sum)

@@ -23,7 +23,7 @@ class Operand:
     Args:
         layout: strides in elements on the axis ``m``; D has one iter per index, in the order of the letters, unless
             ``extents`` says how its iters belong together.
-        dtype: FP64, FP32, BF16, FP16, INT64, INT32, INT16, INT8.
+        dtype: FP64, FP32, BF16, FP16, INT64, INT32, INT16, INT8, UINT64, UINT32, UINT16, UINT8.
         extents: of the indices, slowest first, where the layout is blocked; None: those of D. `layout.group` decides
             whether D has such indices.
 

@@ -17,6 +17,10 @@ DTYPES: dict[str, tuple[int, str]] = {
     "INT32": (4, "int32"),
     "INT16": (2, "int16"),
     "INT8": (1, "int8"),
+    "UINT64": (8, "uint64"),
+    "UINT32": (4, "uint32"),
+    "UINT16": (2, "uint16"),
+    "UINT8": (1, "uint8"),
 }
 """Name -> (width in bytes, the name of NumPy's type, or of ml_dtypes' for BF16)."""
 FACTORS: dict[str, tuple[int, str]] = {"FP8E4M3": (1, "float8_e4m3fn"), "FP8E5M2": (1, "float8_e5m2")}
@@ -42,7 +46,7 @@ def width_bytes(name: str) -> int:
 
 def is_float(name: str) -> bool:
     """Whether a type holds floating-point numbers."""
-    return not _known("is_float(name)", name)[1].startswith("int")
+    return not _known("is_float(name)", name)[1].startswith(("int", "uint"))
 
 
 def numpy_dtype(name: str) -> np.dtype:

@@ -2,9 +2,11 @@
 
 - *Elementwise, one input*: Neg and Abs; Exp, Log, Sqrt, Tanh, Sigmoid, Erf, Gelu, Sin, Cos on floating point; Cast
   between any two types.
-- *Elementwise, two inputs of one type*: Add, Sub, Mul, Max, Min; Div on floating point.
+- *Elementwise, two inputs of one type*: Add, Sub, Mul, Max, Min; Div on floating point; And, Or, Xor of the bits of
+  integers.
 - *Comparisons and choices*: Less, LessEqual, Greater, GreaterEqual, Equal, NotEqual of two inputs of one type give 1 or
-  0 as INT8, as IEEE 754 and NumPy compare; Select takes one of two inputs of one type by such a truth.
+  0 as INT8, as IEEE 754 and NumPy compare; IsZero and NonZero compare one input with zero; Select takes one of two
+  inputs of one type by such a truth.
 - *In place on the output*: Bias adds in0 to it, Scale multiplies it by in0; in0 is usually broadcast by zero strides.
 - *Neutral elements*: One, Lowest and Highest fill the output as Zero does, so that a reduction can start. Fill writes
   the number ``value`` of the primitive's metadata.
@@ -82,11 +84,13 @@ def _cast(inputs: tuple[Any, ...], output: Any) -> Any:
     if x.dtype == output.dtype or not is_float(dtype_name(x.dtype)) or is_float(dtype_name(output.dtype)):
         return x.astype(output.dtype)
     cut = np.trunc(x.astype("float64"))
-    bound = 2.0 ** (8 * output.dtype.itemsize - 1)
-    inside = (cut >= -bound) & (cut < bound)  # false for NaN
     limits = np.iinfo(output.dtype)
-    clamped = np.where(cut >= bound, limits.max, np.where(cut < -bound, limits.min, 0))
-    return np.where(inside, np.where(inside, cut, 0).astype("int64"), clamped).astype(output.dtype)
+    low, bound = float(limits.min), 2.0 ** limits.max.bit_length()
+    inside = (cut >= low) & (cut < bound)  # false for NaN
+    found = np.where(inside, cut, 0).astype(output.dtype)
+    return np.where(
+        cut >= bound, output.dtype.type(limits.max), np.where(cut < low, output.dtype.type(limits.min), found)
+    )
 
 
 def _of(function: Function) -> Callable[[tuple[Any, ...], Any], Any]:
@@ -146,7 +150,8 @@ def _widens(names: tuple[str, ...]) -> str:
     source, target = names
     if is_float(source) != is_float(target) or width_bytes(source) > width_bytes(target):
         return f"it takes {source} into {target}, which does not hold all of its values"
-    if source != target and width_bytes(source) == width_bytes(target):
+    narrow = width_bytes(source) == width_bytes(target) or source[0] < target[0] == "U"
+    if source != target and narrow:
         return f"it takes {source} into {target}, which does not hold all of its values"
     return ""
 
@@ -156,6 +161,10 @@ def _sums_wide(names: tuple[str, ...]) -> str:
     if not why and width_bytes(contraction_dtype(*names)) > width_bytes(names[1]):
         return f"it accumulates in {names[1]}, which is narrower than {contraction_dtype(*names)}"
     return why
+
+
+def _integers(names: tuple[str, ...]) -> str:
+    return _same(names) or (f"it is a function of bits, not of {names[0]}" if is_float(names[0]) else "")
 
 
 # ── the operations ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -194,6 +203,9 @@ BINARY: tuple[str, ...] = (
     _elementwise("Div", 2, "out = in0 / in1", np.divide, _floating),
     _elementwise("Max", 2, "out = max(in0, in1), NaN kept", np.maximum, _same),
     _elementwise("Min", 2, "out = min(in0, in1), NaN kept", np.minimum, _same),
+    _elementwise("And", 2, "out = the bits that in0 and in1 both have", np.bitwise_and, _integers),
+    _elementwise("Or", 2, "out = the bits that in0 or in1 has", np.bitwise_or, _integers),
+    _elementwise("Xor", 2, "out = the bits that one of in0 and in1 has", np.bitwise_xor, _integers),
 )
 """Operations of two inputs, element by element."""
 
@@ -206,7 +218,13 @@ def _selects(names: tuple[str, ...]) -> str:
     return _same(names[1:]) or ("" if names[0] == "INT8" else f"its condition is INT8, not {names[0]}")
 
 
+def _tests(names: tuple[str, ...]) -> str:
+    return _compares((names[0], *names))
+
+
 CHOICES: tuple[str, ...] = (
+    _elementwise("IsZero", 1, "out = in0 == 0", lambda x: x == 0, _tests),
+    _elementwise("NonZero", 1, "out = in0 != 0", lambda x: x != 0, _tests),
     _elementwise("Less", 2, "out = in0 < in1", np.less, _compares),
     _elementwise("LessEqual", 2, "out = in0 <= in1", np.less_equal, _compares),
     _elementwise("Greater", 2, "out = in0 > in1", np.greater, _compares),

@@ -55,7 +55,7 @@ class TensorSpec:
 
     Args:
         name: unique; by convention ``in0, in1, ..`` and ``out``.
-        dtype: FP64, FP32, BF16, FP16, INT64, INT32, INT16, INT8.
+        dtype: FP64, FP32, BF16, FP16, INT64, INT32, INT16, INT8, UINT64, UINT32, UINT16, UINT8.
         role: how the program may use it; ``inout`` tensors hold a value on entry that the program changes.
         size_bytes: for scratch tensors, the bytes that the runtime allocates; 0 otherwise.
         shape: the extents of its indices where its elements lie in row-major order from its base, so that files can

@@ -554,13 +554,13 @@ def _primitive_parameters(program: Program) -> Iterator[tuple[str, str]]:
             out = dtypes.get(primitive.operands[-1], "") if primitive.operands else ""
             if isinstance(value, bool) or not isinstance(value, int | float) or not is_finite(value):
                 yield f"primitive {primitive.id!r}", f"its {key} is {value!r}"
-            elif out.startswith("INT") and (value != int(value) or not _holds(out, int(value))):
+            elif out.startswith(("INT", "UINT")) and (value != int(value) or not _holds(out, int(value))):
                 yield f"primitive {primitive.id!r}", f"its {key} is {value!r}, and {out} does not hold it"
 
 
 def _holds(integer: str, value: int) -> bool:
-    end = 1 << (8 * DTYPES[integer][0] - 1)
-    return -end <= value < end
+    bits = 8 * DTYPES[integer][0]
+    return 0 <= value < 1 << bits if integer[0] == "U" else -1 << (bits - 1) <= value < 1 << (bits - 1)
 
 
 def _output_strides(

@@ -23,12 +23,14 @@ class Element:
         memory: the LLVM type in memory.
         width_bytes: bytes of one element.
         floating: whether it holds floating-point numbers.
+        signed: whether it holds negative numbers.
     """
 
     name: str
     memory: str
     width_bytes: int
     floating: bool
+    signed: bool = True
 
     @property
     def plain(self) -> bool:
@@ -45,6 +47,10 @@ _ELEMENTS = {
     "INT32": Element("INT32", "i32", 4, False),
     "INT16": Element("INT16", "i16", 2, False),
     "INT8": Element("INT8", "i8", 1, False),
+    "UINT64": Element("UINT64", "i64", 8, False, signed=False),
+    "UINT32": Element("UINT32", "i32", 4, False, signed=False),
+    "UINT16": Element("UINT16", "i16", 2, False, signed=False),
+    "UINT8": Element("UINT8", "i8", 1, False, signed=False),
 }
 
 
@@ -102,12 +108,15 @@ def convert(f: Function, target: Target, value: str, source: Element, to: Elemen
 
 
 def _from_integer(f: Function, target: Target, value: str, source: Element, to: Element, lanes: int) -> str:
+    widening, floating = ("sext", "sitofp") if source.signed else ("zext", "uitofp")
     if not to.floating:
-        operation = "sext" if to.width_bytes > source.width_bytes else "trunc"
+        if to.width_bytes == source.width_bytes:
+            return value
+        operation = widening if to.width_bytes > source.width_bytes else "trunc"
         return _cast(f, operation, value, source.memory, to.memory, lanes)
     if to.plain:
-        return _cast(f, "sitofp", value, source.memory, to.memory, lanes)
-    return _narrow(f, target, _cast(f, "sitofp", value, source.memory, "float", lanes), to, lanes)
+        return _cast(f, floating, value, source.memory, to.memory, lanes)
+    return _narrow(f, target, _cast(f, floating, value, source.memory, "float", lanes), to, lanes)
 
 
 def _cast(f: Function, operation: str, value: str, source: str, to: str, lanes: int) -> str:

@@ -31,15 +31,18 @@ _FUNCTIONS: dict[str, Callable[[Floats, str], str]] = {
 }
 _ROUNDED = frozenset(("Floor", "Ceil", "Trunc", "Rint"))
 _ARITHMETIC = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Bias": "add", "Scale": "mul"}
+_BITS = {"And": "and", "Or": "or", "Xor": "xor"}
 COMPARISONS = {
-    "Less": ("olt", "slt"),
-    "LessEqual": ("ole", "sle"),
-    "Greater": ("ogt", "sgt"),
-    "GreaterEqual": ("oge", "sge"),
-    "Equal": ("oeq", "eq"),
-    "NotEqual": ("une", "ne"),
+    "Less": ("olt", "slt", "ult"),
+    "LessEqual": ("ole", "sle", "ule"),
+    "Greater": ("ogt", "sgt", "ugt"),
+    "GreaterEqual": ("oge", "sge", "uge"),
+    "Equal": ("oeq", "eq", "eq"),
+    "NotEqual": ("une", "ne", "ne"),
 }
-"""Comparison -> LLVM's, of floating point and of integers."""
+"""Comparison -> LLVM's, of floating point, of integers and of unsigned ones."""
+_TESTS = {"IsZero": "Equal", "NonZero": "NotEqual"}
+"""Comparisons with zero."""
 _SIGNED = "Neg", "Abs", "Sign"
 _FILLS = {"Zero": 0, "One": 1, "Lowest": float("-inf"), "Highest": float("inf")}
 
@@ -48,8 +51,8 @@ CHEAP = frozenset(("Zero", "One", "Lowest", "Highest", "Fill", "Copy", "ReLU"))
 HEAVY = frozenset(_FUNCTIONS)
 """Operations of dozens of instructions per vector."""
 KNOWN = frozenset(
-    (*CHEAP, *_FUNCTIONS, *_ROUNDED, *_ARITHMETIC, *COMPARISONS, *MONOIDS, *_SIGNED, "Select", "Cast", "Max", "Min")
-)
+    (*CHEAP, *_FUNCTIONS, *_ROUNDED, *_ARITHMETIC, *_BITS, *COMPARISONS, *_TESTS, *MONOIDS, *_SIGNED, "Select", "Cast")
+) | {"Max", "Min"}
 """Operations that there is code for."""
 
 
@@ -78,8 +81,10 @@ class Registers:
         if out.floating:
             bits = int(numpy_dtype(out.name).type(number).view("int16"))
             return splat(out.memory, self.lanes, str(bits))
-        end = 1 << (8 * out.width_bytes - 1)
-        return splat(out.memory, self.lanes, str(int(max(-end, min(end - 1, number)))))
+        low, end = (-1 << (8 * out.width_bytes - 1), 1 << (8 * out.width_bytes - 1))
+        if not out.signed:
+            low, end = 0, end - low
+        return splat(out.memory, self.lanes, str(int(max(low, min(end - 1, number)))))
 
     def held(self, number: float, out: Element) -> str:
         """A number that may depend on sizes, such as the inverse of a count: its bits come from the table of sizes."""
@@ -117,6 +122,8 @@ class Registers:
             return self.convert(value, source, out)
         if kind == "Cast":
             return self.cast(value, source, out)
+        if kind in _TESTS:
+            kind, inputs = _TESTS[kind], [(value, source), (self.fill(0, source), source)]
         if kind in COMPARISONS:
             return self.compared(kind, inputs, out)
         if kind == "Select":
@@ -131,6 +138,8 @@ class Registers:
             result = self.intrinsic(kind.lower(), values[0], wide)
         elif kind in _SIGNED:
             result = self.signed(kind, values[0], wide)
+        elif kind in _BITS:
+            result = self.f.value(f"{_BITS[kind]} {vector(wide.memory, self.lanes)} {values[0]}, {values[1]}")
         elif kind in ("Max", "Min"):
             result = self.extreme(kind == "Max", values[0], values[1], wide)
         else:
@@ -148,7 +157,7 @@ class Registers:
         """How two values compare, one bit per lane."""
         wide = wide_of(inputs[0][1])
         a, b = (self.convert(x, e, wide) for x, e in inputs)
-        predicate = COMPARISONS[kind][0 if wide.floating else 1]
+        predicate = COMPARISONS[kind][0 if wide.floating else 1 if wide.signed else 2]
         operation = "fcmp" if wide.floating else "icmp"
         return self.f.value(f"{operation} {predicate} {vector(wide.memory, self.lanes)} {a}, {b}")
 
@@ -159,6 +168,8 @@ class Registers:
     def signed(self, kind: str, a: str, wide: Element) -> str:
         """``-a``, ``|a|``: of floating point the sign bit alone; the least integer stays what it is. Or -1, 0, 1."""
         full = vector(wide.memory, self.lanes)
+        if not wide.signed and kind != "Neg":
+            return a if kind == "Abs" else self.extreme(False, a, self.fill(1, wide), wide)
         if kind == "Sign":
             result = a
             for sign, (of_floats, of_integers) in ((1, ("ogt", "sgt")), (-1, ("olt", "slt"))):
@@ -185,8 +196,8 @@ class Registers:
         """The greater or the lesser, NaN kept."""
         full = vector(wide.memory, self.lanes)
         if not wide.floating:
-            chosen = self.f.value(f"icmp {'sgt' if greatest else 'slt'} {full} {a}, {b}")
-            return self.select(chosen, a, b, full)
+            ahead = COMPARISONS["Greater" if greatest else "Less"][1 if wide.signed else 2]
+            return self.select(self.f.value(f"icmp {ahead} {full} {a}, {b}"), a, b, full)
         chosen = self.f.value(f"fcmp {'ogt' if greatest else 'olt'} {full} {a}, {b}")
         result = self.select(chosen, a, b, full)  # b where either is NaN
         return self.select(self.f.value(f"fcmp uno {full} {a}, {a}"), a, result, full)
@@ -201,7 +212,7 @@ class Registers:
             return self.convert(value, source, out)
         wide = wide_of(source)
         into, full = vector(out.memory, self.lanes), vector(wide.memory, self.lanes)
-        name = f"llvm.fptosi.sat.{suffix(out.memory, self.lanes)}.{suffix(wide.memory, self.lanes)}"
+        name = f"llvm.fpto{'s' if out.signed else 'u'}i.sat.{suffix(out.memory, self.lanes)}.{suffix(wide.memory, self.lanes)}"
         self.f.module.declare(name, f"{into} {{}}({full})")
         return self.f.value(f"call {into} @{name}({full} {self.convert(value, source, wide)})")
 
@@ -239,6 +250,8 @@ def relu(f: Function, value: str, element: Element, lanes: int) -> str:
     """``max(value, 0)`` with NaN kept."""
     full = vector(element.memory, lanes)
     nothing = zero(element, lanes)
+    if not element.signed:
+        return value
     if not element.floating:
         keep = f.value(f"icmp sgt {full} {value}, {nothing}")
     elif element.plain:

@@ -202,7 +202,7 @@ class _Row:
 
         def better(a: str, b: str, lanes: int) -> str:
             full = vector(one.memory, lanes)
-            kind = f"fcmp o{'gt' if greatest else 'lt'}" if one.floating else f"icmp s{'gt' if greatest else 'lt'}"
+            kind = f"{'fcmp o' if one.floating else 'icmp s' if one.signed else 'icmp u'}{'gt' if greatest else 'lt'}"
             return Registers(f, self.target, lanes).select(f.value(f"{kind} {full} {a}, {b}"), a, b, full)
 
         while len(found) > 1:
@@ -246,7 +246,7 @@ class _Row:
             number = f.value(f"fcmp ord {full} {best}, {best}")
             ahead = f.value(f"and {vector('i1', lanes)} {ahead}, {number}")
         else:
-            ahead = f.value(f"icmp s{sign} {full} {value}, {best}")
+            ahead = f.value(f"icmp {'s' if self.wide.signed else 'u'}{sign} {full} {value}, {best}")
         registers = Registers(f, self.target, lanes)
         return [
             registers.select(ahead, value, best, full),

@@ -1,0 +1,128 @@
+"""Integers of every width and sign, and truths, as NumPy computes them: compiled, on dense and on strided operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tileweave as tw
+from tileweave import graph as tg
+
+Array = np.ndarray[Any, Any]
+TIMES = 3
+INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor")
+COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+UNARY = ("negative", "absolute", "sign", "logical_not")
+OF_TRUTHS = ("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "equal", "maximum")
+REDUCTIONS = ("sum", "max", "min", "argmax", "argmin", "cumsum")
+
+
+def integers(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Of all sizes, both ends of the type's range among them."""
+    limits = np.iinfo(dtype)
+    low, high = int(limits.min), int(limits.max)
+    wide = rng.integers(low, high, shape, dtype=dtype, endpoint=True)
+    x = np.where(rng.random(shape) < 0.5, wide, (wide % 5).astype(dtype))
+    x.flat[:3] = low, high, 0
+    return np.asarray(x, dtype)
+
+
+def strided(rng: np.random.Generator, dtype: str) -> list[Array]:
+    """Two arrays of one shape: dense, or views of columns, reversed or transposed."""
+    rows, columns = (int(n) for n in rng.integers(40, 90, 2))
+    views: list[Callable[[], Array]] = [
+        lambda: integers(rng, dtype, (rows, columns)),
+        lambda: integers(rng, dtype, (rows, 2 * columns))[:, ::2],
+        lambda: integers(rng, dtype, (rows, columns + 3))[:, columns - 1 :: -1],
+        lambda: integers(rng, dtype, (columns, rows)).T,
+        lambda: np.broadcast_to(integers(rng, dtype, (rows, 3))[:, 1:2], (rows, columns)),
+    ]
+    return [views[int(k)]() for k in rng.integers(0, len(views), 2)]
+
+
+def compiled(make: Callable[..., Any], *arrays: Array) -> Array:
+    """What a plan of compiled steps computes."""
+    plan = tw.plan(make(*map(tw.source, arrays)))
+    steps = [step for step in plan.steps if step.stage != "store"]
+    assert all(str(step.kernel).startswith("cpu") for step in steps), [str(step.kernel) for step in steps]
+    return np.asarray(tw.run(plan))
+
+
+def same(found: Array, wanted: Any) -> None:
+    """Element types and elements are the same."""
+    assert found.dtype == np.asarray(wanted).dtype
+    np.testing.assert_array_equal(found, wanted)
+
+
+def drawn() -> np.random.Generator:
+    """A generator whose seed a failing test shows."""
+    seed = int(np.random.default_rng().integers(1 << 31))
+    print(f"seed {seed}")
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_elementwise(dtype: str) -> None:
+    rng = drawn()
+    for name in (*rng.choice(ARITHMETIC, TIMES), *rng.choice(COMPARISONS, TIMES), *rng.choice(UNARY, TIMES)):
+        arrays = strided(rng, dtype)[: 1 if name in UNARY else 2]
+        with np.errstate(all="ignore"):
+            same(compiled(getattr(tg, name), *arrays), getattr(np, name)(*arrays))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_choices(dtype: str) -> None:
+    x, y = strided(drawn(), dtype)
+    with np.errstate(all="ignore"):
+        wanted = np.where((x < y) ^ (x == 3), x, np.clip(y + x, 3, 100))
+    same(compiled(lambda a, b: tw.where((a < b) ^ tg.equal(a, 3), a, tw.clip(b + a, 3, 100)), x, y), wanted)
+    same(compiled(tg.relu, x), np.maximum(x, 0))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_casts(dtype: str) -> None:
+    rng = drawn()
+    for other in rng.choice([k for k in (*INTEGERS, "bool", "float32", "float64", "float16") if k != dtype], TIMES):
+        x, _ = strided(rng, dtype)
+        with np.errstate(all="ignore"):
+            same(compiled(lambda a, other=other: tw.cast(a, other), x), x.astype(other))
+    x, _ = strided(rng, dtype)
+    same(compiled(lambda a: tw.cast(a, "float64") * 0.5 + 1, x), x.astype("float64") * 0.5 + 1)
+
+
+@pytest.mark.parametrize("dtype", ["bool", *INTEGERS])
+def test_reductions(dtype: str) -> None:
+    rng = drawn()
+    for name in rng.choice(REDUCTIONS, TIMES):
+        x, _ = strided(rng, "int8" if dtype == "bool" else dtype)
+        x, axis = x > 0 if dtype == "bool" else x, int(rng.integers(2))
+        same(compiled(lambda a, f=getattr(tw, name), axis=axis: f(a, axis), x), getattr(np, name)(x, axis=axis))
+
+
+def test_truths() -> None:
+    rng = drawn()
+    for name in OF_TRUTHS:
+        x, y = (a > 0 for a in strided(rng, "int8"))
+        same(compiled(getattr(tg, name), x, y), getattr(np, name)(x, y))
+    x, y = (a > 0 for a in strided(rng, "int8"))
+    same(compiled(lambda a: ~a, x), ~x)
+    same(compiled(lambda a: tw.any(a, 0), x), x.any(0))
+    same(compiled(lambda a: tw.all(a), y), y.all())
+
+
+def test_floats_as_truths() -> None:
+    """Whatever is not zero is true: subnormal numbers and NaN, too."""
+    for dtype in ("float16", "float32", "float64"):
+        x = np.resize(np.array([0.0, -0.0, np.nan, np.inf, np.finfo(dtype).smallest_subnormal, 1.5], dtype), (70, 40))
+        same(compiled(lambda a: tw.cast(a, "bool"), x), x.astype(bool))
+        same(compiled(tg.logical_not, x), np.logical_not(x))
+
+
+def test_saturation_takes_unsigned_bytes() -> None:
+    x = np.resize(np.array([-3.5, 0.0, 1.9, 254.6, 255.9, 1e9, -np.inf, np.inf, np.nan], "float32"), (90, 50))
+    wanted = np.clip(np.trunc(np.nan_to_num(x, nan=0.0, posinf=255, neginf=0)), 0, 255).astype("uint8")
+    same(compiled(lambda a: tg.saturate(a * 1.0, "uint8"), x), wanted)
