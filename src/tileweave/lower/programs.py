@@ -400,7 +400,7 @@ def _asked(name: str) -> str:
 @lru_cache
 def _step(lowering: str, dtypes: tuple[str, ...]) -> str:
     """The operation of TEIR that a row of the operator table asks for, where it takes these types; else empty."""
-    source, made = dtypes[0], dtypes[-1]
+    made = dtypes[-1]
     if lowering == _SATURATE:
         return "Cast"
     if lowering not in _STEPS:

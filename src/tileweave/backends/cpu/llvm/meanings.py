@@ -212,7 +212,8 @@ class Registers:
             return self.convert(value, source, out)
         wide = wide_of(source)
         into, full = vector(out.memory, self.lanes), vector(wide.memory, self.lanes)
-        name = f"llvm.fpto{'s' if out.signed else 'u'}i.sat.{suffix(out.memory, self.lanes)}.{suffix(wide.memory, self.lanes)}"
+        kinds = f"{suffix(out.memory, self.lanes)}.{suffix(wide.memory, self.lanes)}"
+        name = f"llvm.fpto{'s' if out.signed else 'u'}i.sat.{kinds}"
         self.f.module.declare(name, f"{into} {{}}({full})")
         return self.f.value(f"call {into} @{name}({full} {self.convert(value, source, wide)})")
 

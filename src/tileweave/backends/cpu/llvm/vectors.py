@@ -130,9 +130,38 @@ def _places(f: Function, lanes: int, pointer: str, stride_bytes: int) -> str:
     return f.value(f"getelementptr i8, ptr {pointer}, <{lanes} x i64> {offsets}")
 
 
+_NEAR = 4
+"""Elements from one to the next up to which whole vectors are read and those in between dropped: so many loads and
+shuffles, where a gather takes a load per element."""
+
+
+def _picked(f: Function, element: Element, lanes: int, pointer: str, step: int) -> str:
+    """Every so manieth element, forwards or backwards, of whole vectors that end where the last element does."""
+    full, size = vector(element.memory, lanes), abs(step)
+    span = (lanes - 1) * size + 1
+    low = min(0, (lanes - 1) * step)
+    starts = [min(k * lanes, span - lanes) for k in range(size)]
+    parts = [f.load(full, f.at(pointer, (low + at) * element.width_bytes), element.width_bytes) for at in starts]
+    wanted = [lane * step - low for lane in range(lanes)]
+    found, held = parts[0], list[int | None](at if at < lanes else None for at in wanted)
+    if size == 1:
+        return reverse(f, element.memory, lanes, found)
+    for k, (part, start) in enumerate(zip(parts[1:], starts[1:], strict=True), 1):
+        own = [at // lanes == k for at in wanted]
+        chosen = [
+            lanes + at - start if mine else at_now or 0 for mine, at, at_now in zip(own, wanted, held, strict=True)
+        ]
+        found = _shuffle(f, element.memory, lanes, found, part, chosen)
+        held = [lane if at < (k + 1) * lanes else None for lane, at in enumerate(wanted)]
+    return found
+
+
 def gather(f: Function, element: Element, lanes: int, pointer: str, stride_bytes: int, mask: str | None = None) -> str:
     """Evenly spaced elements; masked lanes are not read and are zero."""
     full = vector(element.memory, lanes)
+    step, rest = divmod(stride_bytes, element.width_bytes)
+    if mask is None and lanes > 1 and not rest and 0 < abs(step) <= _NEAR:
+        return _picked(f, element, lanes, pointer, step)
     name = f"llvm.masked.gather.{suffix(element.memory, lanes)}.v{lanes}p0"
     f.module.declare(name, f"{full} {{}}(<{lanes} x ptr>, i32, <{lanes} x i1>, {full})")
     places = _places(f, lanes, pointer, stride_bytes)
