@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from random_programs import Place, extents, place, program_axes, schedule
 from tests.teir import rows
-from tests.teir.test_extensions import operand, random_array, tilings
+from tests.teir.test_extensions import OF_BITS, operand, random_array, tilings
 
 from tileweave.backends.cpu import compile
 from tileweave.backends.cpu.target.target import describe, host
@@ -224,6 +224,8 @@ def one_operation(seed: int) -> None:
         name = str(rng.choice([*UNARY, *BINARY, *IN_PLACE]))
         if name in (*FUNCTIONS, *ROUNDED, "Div") and not is_float(dtype):
             dtype = "FP32"
+        if name in OF_BITS and is_float(dtype):
+            dtype = "INT32"
         target = str(rng.choice(sorted(DTYPES))) if name == "Cast" else dtype
         inputs, terms = [], []
         for _ in range(operation(name).inputs):

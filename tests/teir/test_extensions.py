@@ -59,6 +59,15 @@ FLOATING = (
     "Div",
 )
 
+OF_BITS = ("And", "Or", "Xor")
+
+
+def _bits(x: np.ndarray, y: np.ndarray, of_bits) -> np.ndarray:
+    """What a function of single bits makes of small numbers, in two's complement."""
+    pairs = [(np.floor(x / 2**k) % 2, np.floor(y / 2**k) % 2) for k in range(4)]
+    return sum(of_bits(a, b) * 2**k * (-1 if k == 3 else 1) for k, (a, b) in enumerate(pairs))
+
+
 # each function once more, written differently and in FP64
 DEFINITIONS = {
     "Neg": np.negative,
@@ -84,6 +93,9 @@ DEFINITIONS = {
     "Div": lambda x, y: x / y,
     "Max": lambda x, y: np.where(x > y, x, y),
     "Min": lambda x, y: np.where(x < y, x, y),
+    "And": lambda x, y: _bits(x, y, lambda a, b: a * b),
+    "Or": lambda x, y: _bits(x, y, lambda a, b: a + b - a * b),
+    "Xor": lambda x, y: _bits(x, y, lambda a, b: (a + b) % 2),
     "Bias": lambda x, held: held + x,
     "Scale": lambda x, held: held * x,
 }
@@ -95,11 +107,11 @@ def operand(array: np.ndarray) -> Operand:
 
 
 def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, low: float = -3) -> np.ndarray:
-    """Values from low to 3 in an array whose axes are permuted, stepped, reversed or broadcast in memory."""
+    """Values from low, or 0 where there are none below, to 3 in an array whose axes are permuted, stepped, reversed or broadcast in memory."""
     order = rng.permutation(len(shape))
     steps = rng.integers(1, 3, len(shape))
     extent = [shape[k] * steps[k] for k in order]
-    values = rng.uniform(low, 3, extent) if is_float(dtype) else rng.integers(-3, 4, extent)
+    values = rng.uniform(low, 3, extent) if is_float(dtype) else rng.integers(0 if dtype[0] == "U" else -3, 4, extent)
     view = values.astype(numpy_dtype(dtype)).transpose(np.argsort(order))
     return view[(*(slice(None, None, -s if rng.random() < 0.3 else s) for s in steps), ...)]
 
@@ -133,6 +145,8 @@ def test_elementwise_operations_are_numpy(name, dtype, shape, seed):
     rng = np.random.default_rng(seed)
     if name in FLOATING and not is_float(dtype):
         dtype = "FP32"
+    if name in OF_BITS and is_float(dtype):
+        dtype = "INT32"
     low = 0.25 if name in ("Log", "Sqrt", "Div") else -3
     letters = "abcd"[: len(shape)]
     inputs, terms = [], []
@@ -414,9 +428,11 @@ def test_the_cpu_backend_compiles_an_operation_or_refuses_it_by_name():
 
     refused = []
     for name in (*UNARY, *IN_PLACE, *BINARY):
-        inputs = [np.full((4, 4), 2.0, "f4")] * operation(name).inputs
-        expected = np.ones((4, 4), "f4")
-        program = emit_elementwise(name, [A] * operation(name).inputs, A)
+        kind = "i4" if name in OF_BITS else "f4"
+        inputs = [np.full((4, 4), 2, kind)] * operation(name).inputs
+        expected = np.ones((4, 4), kind)
+        a = operand(expected)
+        program = emit_elementwise(name, [a] * operation(name).inputs, a)
         out = expected.copy()
         interpret(program, {**{f"in{k}": x for k, x in enumerate(inputs)}, "out": expected})
         try:

@@ -150,8 +150,7 @@ def _widens(names: tuple[str, ...]) -> str:
     source, target = names
     if is_float(source) != is_float(target) or width_bytes(source) > width_bytes(target):
         return f"it takes {source} into {target}, which does not hold all of its values"
-    narrow = width_bytes(source) == width_bytes(target) or source[0] < target[0] == "U"
-    if source != target and narrow:
+    if source != target and width_bytes(source) == width_bytes(target):
         return f"it takes {source} into {target}, which does not hold all of its values"
     return ""
 

@@ -132,6 +132,10 @@ def _plain(stages: tuple[Stage, ...], elements: tuple[Element, ...]) -> bool:
 _LONG, _SLICE, _RUN = 8192, 1024, 16
 """Elements of the vectors' axis that one piece takes, without and with a reduction along other axes; elements of such
 an axis that are taken at a time."""
+_WIDE_BYTES = 64
+"""Functions of dozens of instructions take two vectors at once where vectors are narrower than this: their instructions
+alternate, since each waits for the one before, and so many of one vector fill what the processor looks ahead (tanh of a
+Zen 3 takes 0.8 of the time; two vectors one after the other gain nothing)."""
 _GATHERED = 16
 """Most elements of a vector that are gathered or scattered one by one."""
 _AHEAD_BYTES = 2048
@@ -252,7 +256,7 @@ class _Chain:
             for k in sorted(self.read() | {o})
         )
         large = sum(moved) >= self.target.l3_bytes and self.along.extent * width >= LONG_ROW_BYTES
-        whole = self.along.strides[o] == width and self.lanes * width == self.target.vector_bytes
+        whole = self.along.strides[o] == width and self.lanes * width % self.target.vector_bytes == 0
         return o if large and whole and self.target.has("sse2") else None
 
     def as_read(self, outer: tuple[Mode, ...]) -> tuple[Mode, ...]:
@@ -266,13 +270,17 @@ class _Chain:
         pairs = zip(self.along.strides, self.elements, strict=True)
         if any(stride not in (0, one.width_bytes) for stride, one in pairs):
             lanes = min(lanes, _GATHERED)
+        if self.heavy and self.target.vector_bytes < _WIDE_BYTES:
+            lanes *= 2
         while lanes > 1 and lanes // 2 >= self.along.extent:
             lanes //= 2
         return lanes
 
     def vectors_at_once(self) -> int:
         """Vectors per turn of the innermost loop, a power of two."""
-        most = 2 if self.heavy else 8 if self.points.reductions else 4
+        most = 8 if self.points.reductions else 4
+        if self.heavy:
+            most = 1 if self.target.vector_bytes < _WIDE_BYTES and not self.points.reductions else 2
         while most > 1 and most * self.lanes > self.along.extent:
             most //= 2
         return most
