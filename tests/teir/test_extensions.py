@@ -107,7 +107,7 @@ def operand(array: np.ndarray) -> Operand:
 
 
 def random_array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, low: float = -3) -> np.ndarray:
-    """Values from low, or 0 where there are none below, to 3 in an array whose axes are permuted, stepped, reversed or broadcast in memory."""
+    """Values from low to 3, of unsigned types from 0, in an array of permuted, stepped, reversed or broadcast axes."""
     order = rng.permutation(len(shape))
     steps = rng.integers(1, 3, len(shape))
     extent = [shape[k] * steps[k] for k in order]
