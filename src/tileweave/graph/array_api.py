@@ -253,13 +253,14 @@ def positive(x: Any, /) -> Tensor:
 
 def copysign(x1: Any, x2: Any, /) -> Tensor:
     """The magnitude of one with the sign of the other."""
+    x1, x2 = _alike(x1, x2)
     size = _call("absolute", x1)
     return _call("where", _call("signbit", x2), _call("negative", size), size)
 
 
 def hypot(x1: Any, x2: Any, /) -> Tensor:
     """The square root of the sum of squares, without overflow in between."""
-    a, b = _call("absolute", x1), _call("absolute", x2)
+    a, b = (_call("absolute", x) for x in _alike(x1, x2))
     large, small = _call("maximum", a, b), _call("minimum", a, b)
     rest = _call("where", _call("equal", large, 0.0), large, small / large)
     far = _call("logical_or", _call("isinf", a), _call("isinf", b))
@@ -272,6 +273,12 @@ def logaddexp(x1: Any, x2: Any, /) -> Tensor:
     same = _call("equal", large, small)  # also where both are infinite
     apart = _call("where", same, 0.0, small - large)
     return large + _call("log1p", _call("exp", apart))
+
+
+def _alike(*numbers: Any) -> list[Tensor]:
+    """Operands in the type that they have together, to which Python numbers adapt."""
+    kind = result_type(*numbers)
+    return [astype(asarray(x), kind) for x in numbers]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
