@@ -92,6 +92,38 @@ def test_data_beside_bytes_are_refused(tmp_path):
         tw.load(path.read_bytes())
 
 
+def test_a_scalar_beside_the_file_is_read(tmp_path):
+    import onnx
+    from onnx import numpy_helper
+
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (3, 3)) for n in ("x", "y")]
+    weights = [numpy_helper.from_array(np.array(k, np.float32), n) for n, k in (("a", 3.5), ("b", -0.25))]
+    nodes = [helper.make_node("Mul", ["x", "a"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])]
+    path = tmp_path / "m.onnx"
+    model = helper.make_model(helper.make_graph(nodes, "g", info[:1], info[1:], weights))
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0, location="w.bin")
+    np.testing.assert_array_equal(tw.load(path)(X)["y"], X * 3.5 - 0.25)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrays", "attributes"),
+    [
+        ("Expand", [X, np.array([2, 3])], {}),
+        ("Conv", [X[None, None], X[None, None]], {"pads": [1, 1, 1]}),
+        ("MaxPool", [X[None, None]], {}),
+        ("MatMul", [X], {}),
+        ("Shape", [], {}),
+        ("Cast", [X], {"to": 0}),
+        ("LSTM", [X, X, X], {"hidden_size": 3}),
+        ("Gather", [X, np.array([7])], {}),
+    ],
+)
+def test_nodes_whose_inputs_and_attributes_do_not_fit_are_refused(kind, arrays, attributes):
+    bind = {f"x{k}": array for k, array in enumerate(arrays)}
+    with pytest.raises(GraphError, match=rf"node 'y' \({kind}\): "):
+        tw.load(model(kind, arrays, 13, **attributes), bind=bind)
+
+
 def test_a_call_names_the_inputs_that_it_lacks():
     info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ("batch", 3)) for n in ("a", "b", "y")]
     graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["y"])], "g", info[:2], info[2:])

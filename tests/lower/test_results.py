@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 import tileweave as tw
 from tileweave.backends.host import empty, fills_its_memory
+from tileweave.errors import GraphError
+from tileweave.graph.ops.operators import OPERATORS
 from tileweave.lower.reads import own
 from tileweave.lower.values import ArrayAccess, ArrayAccesses, stand_in
 from tileweave.space import Box
@@ -144,6 +147,36 @@ def test_blocks_that_lack_a_dimension_of_the_result_are_put_there_whole() -> Non
         made.insert(0, h)
     total = tw.stack(made)
     np.testing.assert_allclose(tw.run(tw.plan([total, h]), bind={"x": x})[0], np.asarray(total), rtol=1e-5, atol=1e-6)
+
+
+def test_a_column_that_numpy_computes_lies_in_a_wider_result() -> None:
+    x = np.arange(80, dtype=np.float32).reshape(20, 4) - 7
+    x[3, 0] = np.inf
+    rows = (tw.source(x) * 2.0)[:-1]
+    for made in (tw.concat([rows, -rows[:, :1]], 1), tw.concat([tw.isnan(rows), tw.isfinite(rows[:, :1])], 1)):
+        np.testing.assert_array_equal(tw.run(made), np.asarray(made))
+
+
+ELEMENTWISE = [name for name, row in OPERATORS.items() if row.into is not None and row.arity in (1, 2)]
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_operators_write_into_arrays_of_any_strides(name: str) -> None:
+    arity = OPERATORS[name].arity
+    for dtype in ("float32", "float64", "int32", "int64", "bool"):
+        values = np.random.default_rng(5).integers(1, 7, (arity, 17 * 8)).astype(dtype)
+        try:
+            tensor = tw.graph.FUNCTIONS[name](*values[:, :17])
+        except GraphError:
+            continue
+        for step, steps in itertools.product((1, 2, 4, 8, -1, -4), (1, 2, 3, -1)):
+            given = [row[::step][:17] for row in values]
+            out = np.zeros(17 * 3, tensor.dtype)[::steps][:17]
+            named = dict(zip("xyz", given, strict=False))
+            with np.errstate(all="ignore"):
+                OPERATORS[name].into(tensor.producer, named, out)
+                wanted = OPERATORS[name].block(tensor.producer, {k: v.copy() for k, v in named.items()})["out"]
+            np.testing.assert_allclose(out.astype(float), wanted.astype(float), rtol=1e-5, err_msg=f"{step}, {steps}")
 
 
 def test_what_stands_in_for_an_array_lies_as_it_does() -> None:

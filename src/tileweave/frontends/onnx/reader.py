@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tileweave.errors import GraphError, StorageError, TileweaveError
+from tileweave.errors import GraphError, StorageError, TileweaveError, short_text
 from tileweave.frontends.model import Model
 from tileweave.frontends.onnx import (
     arithmetic,
@@ -219,9 +219,7 @@ class _Reader:
                 if not resolved.is_relative_to(self.folder.resolve()):
                     raise StorageError("load(model)", f"{places['location']!r} lies outside the model's folder")
                 offset = int(places.get("offset", 0))
-                return (
-                    np.memmap(resolved, kind, "r", offset, shape) if item.dims and all(shape) else np.empty(shape, kind)
-                )
+                return np.memmap(resolved, kind, "r", offset, shape) if all(shape) else np.empty(shape, kind)
             except (OSError, ValueError) as error:
                 problem = f"the data of {item.name!r} cannot be read from {str(path)!r}: {error}"
                 raise StorageError("load(model)", problem, legal="the file beside the model") from error
@@ -296,15 +294,17 @@ class _Reader:
         node = OnnxNode(proto.op_type, _name(proto), inputs, attributes, entry.outputs, version, run)
         convert = converter(proto.domain, proto.op_type)
         if convert is not None:
+            known = proto.op_type not in _CAPTURING and not any(isinstance(each, (Tensor, list)) for each in inputs)
             try:
                 made = convert(node)
+                results = [folded(each, known) for each in (made if isinstance(made, tuple) else (made,))]
             except TileweaveError as error:
                 if error.where.startswith("load(..): node"):
                     raise
                 raise node.refuse(f"{error.where}: {error.problem}", error.legal) from error
-            results = list(made) if isinstance(made, tuple) else [made]
-            known = proto.op_type not in _CAPTURING and not any(isinstance(each, (Tensor, list)) for each in inputs)
-            return [folded(each, known) for each in results]
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                raise _misfit(node, entry, error) from error  # files are foreign: an index, a shape, what is left out
+            return results
         body, defaults = _schema_function(proto, inputs, version)
         if body is None:
             raise _no_operator(proto)
@@ -398,6 +398,15 @@ def _with_attributes(node: Any, attributes: Mapping[str, Any]) -> Any:
                 del kept.g.node[:]
                 kept.g.node.extend(nodes)
     return made
+
+
+def _misfit(node: OnnxNode, entry: _Entry, error: Exception) -> GraphError:
+    """What a node is refused with whose inputs and attributes its converter cannot work with."""
+    given = zip(entry.inputs, node.inputs, strict=True)
+    types = {name: getattr(value, "type", None) or short_text(value) for name, value in given if value is not None}
+    words = {name: short_text(value) for name, value in entry.attributes.items()}
+    problem = f"its inputs and attributes do not fit: {type(error).__name__}: {error}"
+    return GraphError(node.where, problem, inputs=types | words, legal="what the operator's specification allows")
 
 
 def _name(proto: Any) -> str:

@@ -188,6 +188,11 @@ def elementwise_row(
     return register(Operator(name, block, form, rule, costs, lowering, arity=arity, into=into))
 
 
+_DENSE_RESULTS = (np.isfinite, np.negative)
+"""NumPy 2.4's own code for these writes wrong elements where neither operand nor result is dense, as in
+``np.negative(x[::4], out=y[::2])`` of float32."""
+
+
 def elementwise_operator(
     name: str,
     function: Callable[..., Array],
@@ -228,7 +233,10 @@ def elementwise_operator(
         return {"out": out}
 
     def into(_: Operation, inputs: Arrays, out: Array) -> None:
-        function(*inputs.values(), out=out)
+        if loops in _DENSE_RESULTS and not out.flags.c_contiguous:
+            out[...] = function(*inputs.values())
+        else:
+            function(*inputs.values(), out=out)
 
     # a runtime that sends operators to other processes must see whose it is
     block.__module__ = sys._getframe(1).f_globals.get("__name__", "")
