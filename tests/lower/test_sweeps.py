@@ -151,6 +151,27 @@ def test_random_steps_equal_the_plan_without_sweeps_bit_for_bit(monkeypatch) -> 
     assert swept > GRAPHS // 4
 
 
+@pytest.mark.parametrize("seed, length", [(0, 562), (1, 435), (2, 462)])
+def test_panels_of_few_elements_are_summed_as_whole_fields_are(monkeypatch, seed, length) -> None:
+    """None is a single element: a dot product, whose terms other code adds in another order."""
+    rng = np.random.default_rng([seed, 7])
+    weights = (rng.standard_normal(7) / 2).astype("f4")
+    y = tw.source(name="x", shape=(length,), dtype="float32")
+    for _ in range(3):
+        y = tw.tanh(g.stencil(y, weights, "reflect"))
+    plan, given = tw.plan(y), rng.standard_normal(length, np.float32)
+    expected = tw.run(anew(plan), bind={"x": given})
+    for name, value in (("LEAST_BYTES", 1), ("SHARE", 9.0)):
+        monkeypatch.setattr(find, name, value)
+    for name, value in (("PANEL_BYTES", 64), ("QUANTUM_BYTES", 4), ("FEWEST_WAVES", 1)):
+        monkeypatch.setattr(rows, name, value)
+    np.testing.assert_array_equal(tw.run(anew(plan), bind={"x": given}), expected)
+    (sweep,) = sweeps_of(plan)
+    panels = [b - a for wave in range(len(sweep.made)) for k in range(3) for a, b in sweep.panels(wave, k)]
+    assert min(panels) >= 2
+    assert max(panels) <= 20
+
+
 @pytest.mark.parametrize("objects", [True, False])
 def test_a_hundred_steps_hold_their_result_and_a_window(monkeypatch, objects) -> None:
     """In sweeps of some steps each, whose last fields lie in the result, one where the one before it lay."""

@@ -102,7 +102,8 @@ def scheduled(members: tuple[Member, ...], bands: tuple[Band, ...], places: Mapp
     """The sweep of these members; None where a step would have to wait for all rows of another."""
     line_bytes = max(one.task.out.size // one.rows * one.dtype.itemsize for one in members)
     ahead = max(one.more for member in members for one in member.inputs)
-    quantum = -(-QUANTUM_BYTES // line_bytes)
+    single = any(one.task.out.size == one.rows for one in members)
+    quantum = max(-(-QUANTUM_BYTES // line_bytes), 1 + single)  # one element is a dot product, summed otherwise
     rows = max(one.rows for one in members)
     lines = max(min(PANEL_BYTES // line_bytes, rows // FEWEST_WAVES), 2 * ahead, 1)
     lines = -(-lines // quantum) * quantum
