@@ -47,6 +47,8 @@ _WORDS = (
 _AT = {name: 8 * (HEAD + k) for k, name in enumerate(_WORDS)}
 _BYTES = 8 * (HEAD + len(_WORDS))
 _TYPES = {"f4": "float", "f8": "double", **{f"{k}{n}": f"i{8 * n}" for k in "iu" for n in WIDTHS}}
+SHORT_BYTES = 1024
+"""Blocks below this are copied together: a call to copy takes as long as some 20 updates."""
 PART_BYTES = 64
 """Rows as long as a cache line are worth that each thread looks at all places for those of its part."""
 
@@ -271,6 +273,17 @@ def _lines(here: PlacesCode, updates: _Updates, single: bool) -> None:
         at = g.mul(g.add(g.mul(number, count), low), width)
         updates.copy(g.at(begin, at), g.at(there, at), g.mul(g.sub(high, low), width))
 
+    groups, blocks = g.div(here.word("tasks"), parts), g.div(here.word("outer"), per)
+    first, end = share(g, blocks, groups, group)
+    short = g.both(g.compare("slt", block_bytes, SHORT_BYTES), g.compare("eq", parts, 1))
+
+    def all_at_once() -> None:
+        at = g.mul(first, block_bytes)
+        updates.copy(g.at(out, at), g.at(x, at), g.mul(g.sub(end, first), block_bytes))
+
+    g.when(g.both(moves, short), all_at_once)
+    apart = g.both(moves, g.value(f"xor i1 {short}, true"))
+
     def block(number: Value, carry: list[str]) -> list[Value]:
         begin = g.at(out, g.mul(number, block_bytes))
         there = g.at(x, g.mul(number, block_bytes))
@@ -281,24 +294,23 @@ def _lines(here: PlacesCode, updates: _Updates, single: bool) -> None:
 
             g.when(g.compare("eq", parts, 1), lambda: updates.copy(begin, there, block_bytes), in_pieces)
 
-        g.when(moves, copied)
+        g.when(apart, copied)
 
         def line(which: Value, carry: list[str]) -> list[Value]:
             done = g.mul(which, count)
             own, at = g.at(new, g.mul(done, width)), g.at(places, g.mul(done, here.bytes))
 
-            def one(index: Value, carry: list[str]) -> list[Value]:
+            def one(index: Value) -> Value:
                 offset, outside = here.offset(g.at(at, g.mul(index, here.bytes)), dimensions)
                 into = g.at(begin, g.add(offset, g.mul(index, side)))
                 inside = g.compare("eq", outside, 0)
                 g.when(inside, lambda: updates.update(into, g.at(own, g.mul(index, width))))
-                return [g.value(f"or i64 {carry[0]}, {outside}")]
+                return outside
 
-            return list(g.loop(low, high, one, carry=[("i64", carry[0])]))
+            return [unrolled(g, low, high, one, carry[0])]
 
         lines = g.mul(number, per)
         return list(g.loop(lines, g.add(lines, per), line, carry=[("i64", carry[0])]))
 
-    groups, blocks = g.div(here.word("tasks"), parts), g.div(here.word("outer"), per)
-    (outside,) = g.loop(*share(g, blocks, groups, group), block, carry=[("i64", 0)])
+    (outside,) = g.loop(first, end, block, carry=[("i64", 0)])
     here.fault(outside)
