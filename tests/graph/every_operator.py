@@ -288,10 +288,12 @@ def recurrent(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | N
     if x.ndim != 3 or not all(x.shape) or dtype not in ("float32", "float64"):
         return None
     hidden = x.shape[2]
-    u = source(rng, (hidden, hidden), dtype).tensor / (20.0 * hidden)
-    cell, reverse = str(rng.choice(["tanh", "relu"])), bool(rng.random() < 0.5)
-    state = tw.full((x.shape[1], hidden), 0.5, dtype)
-    return Value(recurrence(cell, x, u, state, reverse=reverse)[0], 2 * v.size + 1, 2 * v.error + 8 * v.size + 16)
+    cell, ways = str(rng.choice(["tanh", "relu"])), str(rng.choice(["forward", "reverse", "both"]))
+    count = 1 + (ways == "both")
+    u = source(rng, (count, hidden, hidden), dtype).tensor / (20.0 * hidden)
+    state, inputs = tw.full((count, x.shape[1], hidden), 0.5, dtype), tw.stack([x] * count, 2)
+    states = recurrence(cell, inputs, u, state, ways=ways)[0]
+    return Value(states[:, :, -1], 2 * v.size + 1, 2 * v.error + 8 * v.size + 16)
 
 
 def logical(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:

@@ -8,7 +8,7 @@ from random_graphs import random_partitions
 
 from tileweave import graph as tw
 from tileweave.graph.ops.grouped.ragged import ragged_outer
-from tileweave.graph.ops.grouped.recurrence import GATES, recurrence
+from tileweave.graph.ops.grouped.recurrence import GATES, WAYS, recurrence
 from tileweave.graph.ops.operators import OPERATORS
 from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import OPTIMIZATIONS
@@ -120,16 +120,17 @@ def ragged_sums(rng: Random):
 
 def recurrent(rng: Random):
     steps, batch, hidden = some(rng, 3)
-    cell, reverse = str(rng.choice(list(GATES))), bool(rng.integers(0, 2))
-    more = {"lstm": [(batch, hidden)], "gru": [(hidden,)]}.get(cell, [])
+    cell, ways = str(rng.choice(list(GATES))), str(rng.choice(list(WAYS)))
+    count = len(WAYS[ways])
+    more = {"lstm": [(count, batch, hidden)], "gru": [(count, hidden)]}.get(cell, [])
     wide = GATES[cell] * hidden
 
     def made(x, u, *states):
         states = map(tw.as_tensor, states)
-        found = recurrence(cell, tw.as_tensor(x), tw.as_tensor(u), *states, reverse=reverse)
+        found = recurrence(cell, tw.as_tensor(x), tw.as_tensor(u), *states, ways=ways)
         return found[0] if found[1] is None else tw.concat(found, 0)
 
-    return [(steps, batch, wide), (wide, hidden), (batch, hidden), *more], made
+    return [(steps, batch, count, wide), (count, wide, hidden), (count, batch, hidden), *more], made
 
 
 def contraction(rng: Random):

@@ -190,9 +190,9 @@ TABLE: dict[str, Row] = {
         lambda: tw.ragged_dot(X, MATRICES, [1, 2]),
     ),
     "recurrence": Row(
-        lambda: recurrence("tanh", X[None], SQUARE, X)[0],
-        lambda: np.tanh(X + X @ SQUARE.T)[None],
-        lambda: recurrence("tanh", X[None], SQUARE, X[:2]),
+        lambda: recurrence("tanh", X[None, :, None], SQUARE[None], X[None])[0],
+        lambda: np.tanh(X + X @ SQUARE.T)[None, :, None],
+        lambda: recurrence("tanh", X[None, :, None], SQUARE[None], X[None, :2]),
     ),
     "ragged_outer": Row(
         lambda: ragged_outer(X, Y, [1, 0, 2]),

@@ -13,7 +13,8 @@ from tileweave import graph as g
 from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.frontends.windows import both, max_places, rounded_up, window_means
 from tileweave.graph import Tensor
-from tileweave.graph.ops.grouped.recurrence import TYPES, recurrence
+from tileweave.graph.nn.recurrent import layer
+from tileweave.graph.ops.grouped.recurrence import TYPES
 
 
 def pads_of(
@@ -247,12 +248,11 @@ def activation(node: OnnxNode, name: str, alpha: float | None, beta: float | Non
 
 @operator("RNN", "GRU", "LSTM")
 def recurrent(node: OnnxNode) -> Any:
-    """A recurrent layer, forward, reverse or both: one operation each, or steps where it is not of the usual kind."""
+    """A recurrent layer, forward, reverse or both: one operation, or steps where it is not of the usual kind."""
     x, w, r = (node.tensor(k) for k in range(3))
     gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[node.kind]
     by_batch = bool(node.get("layout", 0))
     x = g.transpose(x, (1, 0, 2)) if by_batch else x
-    steps, batch, _ = x.shape
     hidden, directions = r.shape[2], w.shape[0]
     bias = node.optional(3)
     lengths = node.known(4) if node.has(4) else None
@@ -271,37 +271,58 @@ def recurrent(node: OnnxNode) -> Any:
         )
         for name in names
     ]
-    outputs, last_h, last_c = [], [], []
+    states = [_starts(x, state, hidden, directions) for state in first[: 1 + (node.kind == "LSTM")]]
+    usual = lengths is None and not node.has(7) and x.type.box.size and x.dtype.str[1:] in TYPES
+    if usual and (cell := _one_cell(node, names, per * directions)):
+        biases = [None, None] if bias is None else [bias[:, : gates * hidden], bias[:, gates * hidden :]]
+        weights = [_in_order(node, each, hidden) for each in (w, r, *biases)]
+        starts = list(zip(*states, strict=True))
+        ways = "both" if directions == 2 else node.text("direction", "forward")
+        out, ends = layer(cell, x, list(zip(*weights, strict=True)), starts, ways)
+        y, *last = g.transpose(out, (0, 2, 1, 3)), *map(g.stack, ends)
+    else:
+        y, *last = _unrolled(node, x, w, r, bias, states, made, lengths)
+    if by_batch:
+        y, *last = g.transpose(y, (2, 0, 1, 3)), *(g.transpose(each, (1, 0, 2)) for each in last)
+    return (y, *last)
+
+
+def _starts(x: Tensor, state: Tensor | None, hidden: int, directions: int) -> list[Tensor]:
+    """The state before the first step, for each direction."""
+    zero = g.full((x.shape[1], hidden), 0, x.dtype)
+    return [zero if state is None else g.select(state, 0, d) for d in range(directions)]
+
+
+def _unrolled(
+    node: OnnxNode,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    bias: Tensor | None,
+    states: Sequence[Sequence[Tensor]],
+    functions: Sequence[Activation],
+    lengths: Any,
+) -> list[Tensor]:
+    """All states, [time, directions, batch, hidden], and the last ones of each kind, one step after the other."""
+    steps, hidden, directions = x.shape[0], r.shape[2], w.shape[0]
+    gates, per = r.shape[1] // hidden, len(functions) // directions
+    outputs, last = [], [list[Tensor]() for _ in states]
     for d in range(directions):
         backward = node.text("direction", "forward") == "reverse" or d == 1
-        zero = g.full((batch, hidden), 0, x.dtype)
-        h = zero if first[0] is None else g.select(first[0], 0, d)
-        c = zero if first[1] is None else g.select(first[1], 0, d)
+        h, c = states[0][d], states[-1][d]
+        zero = g.full(h.shape, 0, x.dtype)
         wb = rb = None
         if bias is not None:
             both = g.select(bias, 0, d)
             wb, rb = _biases(node, both[: gates * hidden], both[gates * hidden :], hidden)
         peephole = g.select(node.tensor(7), 0, d) if node.kind == "LSTM" and node.has(7) else None
-        own = slice(d * len(per), (d + 1) * len(per))
-        cell = _one_cell(node, names[own], per) if lengths is None and peephole is None and x.type.box.size else ""
-        if cell and x.dtype.str[1:] in TYPES:
-            order = [_in_order(node, g.select(each, 0, d), hidden) for each in (w, r)]
-            inputs = g.matmul(x, g.transpose(order[0]))  # of all steps at once
-            inputs = inputs if wb is None else g.add(inputs, _in_order(node, wb, hidden))
-            late = g.full((hidden,), 0, x.dtype) if rb is None else rb
-            more = {"LSTM": [c], "GRU": [late]}.get(node.kind, [])
-            states, cells = recurrence(cell, inputs, order[1], h, *more, reverse=backward)
-            outputs.append(states)
-            last_h.append(states[0 if backward else steps - 1])
-            last_c.append(c if cells is None else cells[0 if backward else steps - 1])
-            continue
+        own = functions[d * per : (d + 1) * per]
         wt, rt = g.transpose(g.select(w, 0, d)), g.transpose(g.select(r, 0, d))
-        functions = made[own]
         inputs = g.matmul(x, wt) if wb is None else g.add(g.matmul(x, wt), wb)
         found: list[Tensor] = [zero] * steps
         for step in range(steps - 1, -1, -1) if backward else range(steps):
             pre = g.select(inputs, 0, step)
-            new_h, new_c = _CELLS[node.kind](node, pre, h, c, rt, rb, functions, peephole, hidden)
+            new_h, new_c = _CELLS[node.kind](node, pre, h, c, rt, rb, own, peephole, hidden)
             if lengths is not None and (lengths <= step).any():
                 alive = g.as_tensor((lengths > step).reshape(-1, 1))
                 found[step] = g.where(alive, new_h, zero)
@@ -309,15 +330,10 @@ def recurrent(node: OnnxNode) -> Any:
             else:
                 found[step] = new_h
             h, c = new_h, new_c
-        outputs.append(g.concat([g.unsqueeze(each, 0) for each in found], 0))
-        last_h.append(h)
-        last_c.append(c)
-    y = g.concat([g.unsqueeze(each, 1) for each in outputs], 1)
-    y_h = g.concat([g.unsqueeze(each, 0) for each in last_h], 0)
-    y_c = g.concat([g.unsqueeze(each, 0) for each in last_c], 0)
-    if by_batch:
-        y, y_h, y_c = g.transpose(y, (2, 0, 1, 3)), g.transpose(y_h, (1, 0, 2)), g.transpose(y_c, (1, 0, 2))
-    return (y, y_h, y_c) if node.kind == "LSTM" else (y, y_h)
+        outputs.append(g.stack(found))
+        for end, each in zip(last, (h, c), strict=False):
+            end.append(each)
+    return [g.stack(outputs, 1), *map(g.stack, last)]
 
 
 def _one_cell(node: OnnxNode, names: list[str], usual: list[str]) -> str:
@@ -325,15 +341,18 @@ def _one_cell(node: OnnxNode, names: list[str], usual: list[str]) -> str:
     if node.get("clip") is not None or node.get("input_forget", 0):
         return ""
     if node.kind == "RNN":
-        return names[0].lower() if names[0] in ("Tanh", "Relu") else ""
+        return names[0].lower() if set(names) in ({"Tanh"}, {"Relu"}) else ""
     early = node.kind == "GRU" and not node.get("linear_before_reset", 0)
     return "" if early or names != usual else node.kind.lower()
 
 
-def _in_order(node: OnnxNode, x: Tensor, hidden: int) -> Tensor:
-    """Rows of weights, gate after gate in the order of `recurrence`."""
-    order = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}.get(node.kind)
-    return x if order is None else g.concat([x[k * hidden : (k + 1) * hidden] for k in order], 0)
+def _in_order(node: OnnxNode, x: Tensor | None, hidden: int) -> list[Tensor | None]:
+    """What each direction has of weights or biases, gate after gate in the order of `recurrence`."""
+    if x is None:
+        return [None] * node.tensor(2).shape[0]
+    order = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}.get(node.kind, (0,))
+    each = [g.select(x, 0, d) for d in range(x.shape[0])]
+    return [g.concat([own[k * hidden : (k + 1) * hidden] for k in order], 0) for own in each]
 
 
 def _clipped(node: OnnxNode, x: Tensor) -> Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tileweave import graph as g
 from tileweave.errors import GraphError
 from tileweave.frontends.torch.call import AtenCall, aten
 from tileweave.frontends.values import tensor
 from tileweave.graph import Tensor
+from tileweave.graph.nn.recurrent import Weights, layer, lstm_steps
+from tileweave.graph.ops.grouped.recurrence import WAYS
 
 
 @aten("rnn_tanh.input", "rnn_relu.input", "gru.input", "lstm.input")
@@ -26,49 +27,27 @@ def layers(call: AtenCall) -> tuple[Tensor, ...]:
     ways = 1 + bool(both)
     count = len(held) // (call.get("num_layers") * ways)
     ends: list[list[Tensor]] = [[] for _ in states]
-    for layer in range(call.get("num_layers")):
-        made = []
-        for way in range(ways):
-            number = layer * ways + way
-            weights = held[number * count : (number + 1) * count]
-            start = [g.select(state, 0, number) for state in states]
-            found, *last = _layer(kind, x, weights, bool(call.get("has_biases")), start, way == 1)
-            made.append(found)
-            for each, end in zip(ends, last, strict=True):
-                each.append(end)
-        x = g.concat(made, 2) if both else made[0]
+    for number in range(0, call.get("num_layers") * ways, ways):
+        own = range(number, number + ways)
+        weights = [held[k * count : (k + 1) * count] for k in own]
+        starts = [[g.select(state, 0, k) for state in states] for k in own]
+        x, last = _layer(kind.removeprefix("rnn_"), x, weights, bool(call.get("has_biases")), starts)
+        for each, end in zip(ends, last, strict=True):
+            each += end
     return (g.swapaxes(x, 0, 1) if by_batch else x, *(g.stack(each) for each in ends))
 
 
 def _layer(
-    kind: str, x: Tensor, weights: Sequence[Tensor], biased: bool, start: Sequence[Tensor], reverse: bool
-) -> tuple[Tensor, ...]:
-    """(all states, the last state, of an lstm the last inner state) of one layer in one way."""
-    w, u, *more = weights
-    biases = more[:2] if biased else [None, None]
-    if kind == "gru":
-        made: tuple[Tensor, ...] = g.gru(x, w, u, *biases, state=start[0], reverse=reverse)
-        return made
-    bias = g.add(*biases) if biased else None
-    if kind == "lstm":
-        if len(more) > len(biases) * biased:
-            return _projected(x, w, u, more[-1], bias, start, reverse)
-        return g.lstm(x, w, u, bias, state=start[0], cell=start[1], reverse=reverse)
-    function = kind.removeprefix("rnn_")
-    return g.rnn(x, w, u, bias, state=start[0], reverse=reverse, function=function)
-
-
-def _projected(
-    x: Tensor, w: Tensor, u: Tensor, down: Tensor, bias: Any, start: Sequence[Tensor], reverse: bool
-) -> tuple[Tensor, ...]:
-    """A long short-term memory whose states are products with further weights."""
-    (h, c), hidden = start, down.shape[1]
-    given = g.matmul(x, g.transpose(w))
-    given = given if bias is None else g.add(given, bias)
-    out: dict[int, Tensor] = {}
-    for t in range(x.shape[0])[::-1] if reverse else range(x.shape[0]):
-        gates = g.add(g.select(given, 0, t), g.matmul(h, g.transpose(u)))
-        enter, forget, new, leave = (gates[:, k * hidden : (k + 1) * hidden] for k in range(4))
-        c = g.add(g.multiply(g.sigmoid(forget), c), g.multiply(g.sigmoid(enter), g.tanh(new)))
-        h = out[t] = g.matmul(g.multiply(g.sigmoid(leave), g.tanh(c)), g.transpose(down))
-    return g.stack([out[t] for t in range(x.shape[0])]), h, c
+    cell: str, x: Tensor, held: Sequence[Sequence[Tensor]], biased: bool, starts: Sequence[Sequence[Tensor]]
+) -> tuple[Tensor, list[list[Tensor]]]:
+    """All states, [time, batch, ways * state], and of each start what it has become, for each way."""
+    ways = "both" if len(held) == 2 else "forward"
+    weights: list[Weights] = [(w, u, more[0] if biased else None, more[1] if biased else None) for w, u, *more in held]
+    if len(held[0]) == 2 + 2 * biased:
+        states, ends = layer(cell, x, weights, starts, ways)
+        return g.reshape(states, (*states.shape[:2], -1)), ends
+    made = [
+        lstm_steps(x, *own, h, c, reverse, down=each[-1])
+        for own, (h, c), reverse, each in zip(weights, starts, WAYS[ways], held, strict=True)
+    ]
+    return g.concat([states for states, *_ in made], 2), [list(end) for end in list(zip(*made, strict=True))[1:]]

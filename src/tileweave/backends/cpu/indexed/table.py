@@ -39,7 +39,7 @@ def _search(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
 
 
 def _recurrence(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
-    return Recurrence(how["cell"], how["reverse"], threads) if computable(arrays) else None
+    return Recurrence(how["cell"], how["ways"], threads) if computable(arrays) else None
 
 
 CALLS: dict[str, Callable[[str, How, Arrays, int], Made]] = {

@@ -2,7 +2,8 @@
 
 The weights of the state stand in panels: some vectors of the state's elements, all gates of each, term after term. So a
 step reads them in one stream, from a cache that holds them from step to step. Weights that are constant are arranged
-once, others at the beginning of each call.
+once, others at the beginning of each call. Two ways run side by side on a thread each, which need not meet before the
+end; where there are more threads and steps are large, threads share each step of one way after the other.
 
 Source: own.
 """
@@ -25,6 +26,7 @@ from tileweave.errors import BackendError
 
 Array = NDArray[Any]
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
+WAYS = {"forward": (False,), "reverse": (True,), "both": (False, True)}
 PARALLEL_STEP = 1 << 19
 """Bytes of weights, times rows that are computed while a vector of them is read, from which on threads share a step:
 to begin a loop of theirs takes about a microsecond."""
@@ -46,55 +48,62 @@ class Recurrence:
 
     Args:
         cell: a key of `GATES`.
-        reverse: whether time runs backwards.
+        ways: a key of `WAYS`.
         threads: that it may use.
     """
 
     cell: str
-    reverse: bool
+    ways: str
     threads: int
 
     def _tile(self, batch: int, hidden: int, width: int) -> tuple[StepTile, int]:
-        """How a step is cut, and how many threads share it."""
+        """How a step is cut, and how many threads share it; 0: each way is computed by one thread."""
         target, gates = host(), GATES[self.cell]
         lanes, sums = target.lanes(width), target.registers * 3 // 4
         most = max(1, min(batch, sums // gates))
         rows = -(-batch // -(-batch // most))
         several = gates * hidden * hidden * width * rows >= PARALLEL_STEP
         threads = self.threads if several else 1
+        if 1 < len(WAYS[self.ways]) <= self.threads and threads <= len(WAYS[self.ways]):
+            threads = 0
         vectors = -(-hidden // lanes)
-        held = max(1, min(_MOST_VECTORS, sums // (rows * gates), -(-vectors // threads)))
-        return StepTile(self.cell, gates, "float" if width == 4 else "double", lanes, rows, held), threads
+        panel = max(1, min(_MOST_VECTORS, sums // (rows * gates), -(-vectors // max(1, threads))))
+        return StepTile(self.cell, gates, "float" if width == 4 else "double", lanes, rows, panel), threads
 
     def arranged(self, u: Array, batch: int) -> Array:
-        """The weights in panels, [panel, term, gate, vector, lane]: what `bind` takes for them, too."""
-        hidden, (tile, _) = u.shape[1], self._tile(batch, u.shape[1], u.itemsize)
+        """The weights in panels, [way, panel, term, gate, vector, lane]: what `bind` takes for them, too."""
+        ways, _, hidden = u.shape
+        tile, _ = self._tile(batch, hidden, u.itemsize)
         wide = tile.vectors * tile.lanes
         panels = -(-hidden // wide)
-        parts = np.zeros((tile.gates, panels * wide, hidden), u.dtype)
-        parts[:, :hidden] = u.reshape(tile.gates, hidden, hidden)
-        parts = parts.reshape(tile.gates, panels, tile.vectors, tile.lanes, hidden)
-        return np.ascontiguousarray(parts.transpose(1, 4, 0, 2, 3))
+        parts = np.zeros((ways, tile.gates, panels * wide, hidden), u.dtype)
+        parts[:, :, :hidden] = u.reshape(ways, tile.gates, hidden, hidden)
+        parts = parts.reshape(ways, tile.gates, panels, tile.vectors, tile.lanes, hidden)
+        return np.ascontiguousarray(parts.transpose(0, 2, 5, 1, 3, 4))
 
     def bind(self, arrays: Sequence[Array]) -> Bound:
         """The recurrence on arrays (x, u, state, inner state or bias where the cell has one, out)."""
         x, u, state, *more, out = arrays
         if not computable(arrays):
             raise BackendError("Recurrence(..)", f"{x.dtype}{x.shape} is not computed by rows", legal="dense rows")
-        steps, batch, hidden = x.shape[0], x.shape[1], out.shape[-1]
+        (steps, batch, ways), hidden = x.shape[:3], out.shape[-1]
         tile, threads = self._tile(batch, hidden, x.itemsize)
-        arranged = u.ndim == 5
+        arranged = u.ndim == 6
         panels = -(-hidden // (tile.vectors * tile.lanes))
-        work = 0 if arranged else panels * tile.vectors * tile.lanes * tile.gates * hidden * x.itemsize + 64
+        work = 0 if arranged else ways * panels * hidden * tile.term_bytes + 64
         names = ("x", "u", "state", *(["more"] if more else []), "out")
         bound = Bound(code(tile, host()), ENV_BYTES, work, [PLACES[name] for name in names])
         words = dict(zip(names, map(address_of, arrays), strict=True))
-        words |= {"steps": steps, "batch": batch, "hidden": hidden, "panels": panels, "arranged": int(arranged)}
-        words |= {"tasks": min(panels, threads), "first": steps - 1 if self.reverse else 0}
-        words |= {"way": -1 if self.reverse else 1, "x_step": x.strides[0], "x_row": x.strides[1]}
-        words |= {"u_row": 0 if arranged else u.strides[0], "state_row": state.strides[0]}
-        words["more_row"] = more[0].strides[0] if more and more[0].ndim == 2 else 0
+        words |= {"steps": steps, "batch": batch, "hidden": hidden, "panels": panels, "ways": ways}
+        words["backwards"] = sum(reverse << way for way, reverse in enumerate(WAYS[self.ways]))
+        words |= {"arranged": int(arranged), "apart": int(not threads), "tasks": min(panels, max(1, threads))}
+        words["arrangers"] = min(ways * panels, threads or self.threads)
+        words |= dict(zip(("x_step", "x_row", "x_way"), x.strides, strict=False))
+        words |= {"u_way": 0, "u_row": 0} if arranged else {"u_way": u.strides[0], "u_row": u.strides[1]}
+        words |= {"state_way": state.strides[0], "state_row": state.strides[1]}
+        if more:
+            words |= {"more_way": more[0].strides[0], "more_row": more[0].strides[1] if more[0].ndim == 3 else 0}
         for name, word in words.items():
             bound.write(PLACES[name], word)
-        run_on_pool(bound, threads)
+        run_on_pool(bound, self.threads)
         return bound

@@ -1,7 +1,8 @@
 """The code of a recurrent layer: arrange the weights where they are not, then step after step.
 
-A step is a loop over panels of the state's elements, which threads share. A tile of it, some rows of the batch by a
-panel, holds the sums of all gates in registers while the terms pass; then the gates become the new state.
+Either each way is a task, with all its steps, or one way follows the other and threads share each step. A step is a
+loop over panels of the state's elements. A tile of it, some rows of the batch by a panel, holds the sums of all gates
+in registers while the terms pass; then the gates become the new state.
 
 Source: own.
 """
@@ -20,12 +21,16 @@ from tileweave.backends.cpu.moves import HEAD
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import Target
 
-_POINTERS = ("x", "u", "state", "more", "out", "x_now", "state_now", "more_now", "out_now", "inner_out", "held")
-_NUMBERS = ("steps", "batch", "hidden", "panels", "arranged", "tasks", "first", "way", "x_step", "x_row", "u_row")
-_ROWS = ("state_row", "more_row", "state_now_row", "more_now_row")
-PLACES = {name: 8 * (HEAD + k) for k, name in enumerate((*_POINTERS, *_NUMBERS, *_ROWS))}
-"""Word of the environment -> where it is, in bytes; those with "now" are of the step that runs."""
+_ARRAYS = ("x", "u", "state", "more", "out", "held")
+_SIZES = ("steps", "batch", "hidden", "panels", "ways", "backwards", "arranged", "apart", "tasks", "arrangers")
+_STRIDES = ("x_step", "x_row", "x_way", "u_row", "u_way", "state_row", "state_way", "more_row", "more_way")
+_WORDS = (*_ARRAYS, *_SIZES, *_STRIDES)
+PLACES = {name: 8 * (HEAD + k) for k, name in enumerate(_WORDS)}
+"""Word of the environment -> where it is, in bytes."""
 ENV_BYTES = 8 * (HEAD + len(PLACES))
+_POINTERS = ("env", "x", "state", "more", "out", "inner", "weights")
+_NOW = {name: 8 * k for k, name in enumerate((*_POINTERS, "state_row", "more_row", "out_row"))}
+"""Word of what a step of one way has -> where it is, in bytes."""
 _MEMORY = 16
 """Where an environment names the working memory."""
 _UNROLLED = 4
@@ -73,21 +78,22 @@ class StepTile:
         return element("FP32" if self.type == "float" else "FP64")
 
 
-def _words(f: Function, *names: str) -> list[str]:
+def _words(f: Function, *names: str, env: str = "%env") -> list[str]:
     """Words of the environment."""
-    return [f.load("ptr" if name in _POINTERS else "i64", f.at("%env", PLACES[name]), 8) for name in names]
+    return [f.load("ptr" if name in _ARRAYS else "i64", f.at(env, PLACES[name]), 8) for name in names]
 
 
-def _set(f: Function, name: str, value: Value) -> None:
-    f.store("ptr" if name in _POINTERS else "i64", value, f.at("%env", PLACES[name]), 8)
+def _now(f: Function, *names: str) -> list[str]:
+    """Words of the step that runs."""
+    return [f.load("ptr" if name in _POINTERS else "i64", f.at("%now", _NOW[name]), 8) for name in names]
 
 
-def _shared(f: Function, task: str, tasks: str) -> None:
+def _shared(f: Function, task: str, frame: str, tasks: Value) -> None:
     """Run a function once per task."""
     f.when(
         f.compare("sgt", tasks, 1),
-        lambda: run_tasks(f, task, "%env", tasks, "0"),
-        lambda: f.call(task, "ptr %env", "i64 0", "i64 0"),
+        lambda: run_tasks(f, task, frame, tasks, "0"),
+        lambda: f.call(task, f"ptr {frame}", "i64 0", "i64 0"),
     )
 
 
@@ -96,65 +102,89 @@ def code(tile: StepTile, target: Target) -> Code:
     """``entry(env)``, which runs all steps."""
     module = Module()
     f = Function(module, "entry", [("ptr", "env")], public=True)
-    u, out, arranged, tasks = _words(f, "u", "out", "arranged", "tasks")
-    steps, batch, hidden, first, way = _words(f, "steps", "batch", "hidden", "first", "way")
-    x, x_step, state, more, state_row, more_row = _words(f, "x", "x_step", "state", "more", "state_row", "more_row")
+    u, arranged, ways, apart, arrangers = _words(f, "u", "arranged", "ways", "apart", "arrangers")
     memory = f.load("ptr", f.at("%env", _MEMORY), 8)
     lacks = f.compare("eq", arranged, 0)
-    _set(f, "held", f.value(f"select i1 {lacks}, ptr {memory}, ptr {u}"))
-    f.when(lacks, lambda: _shared(f, "arrange", tasks))
-    row = f.mul(hidden, tile.width)
-    block = f.mul(row, batch)
-    _set(f, "state_now", state)
-    _set(f, "state_now_row", state_row)
-    _set(f, "more_now", more)
-    _set(f, "more_now_row", more_row)
+    f.store("ptr", f.value(f"select i1 {lacks}, ptr {memory}, ptr {u}"), f.at("%env", PLACES["held"]), 8)
+    f.when(lacks, lambda: _shared(f, "arrange", "%env", arrangers))
 
-    def step(number: Value, _: list[str]) -> None:
-        t = f.add(first, f.mul(number, way))
-        here = f.at(out, f.mul(t, block))
-        inner = f.at(here, f.mul(steps, block))
-        _set(f, "x_now", f.at(x, f.mul(t, x_step)))
-        _set(f, "out_now", here)
-        _set(f, "inner_out", inner)
-        _shared(f, "part", tasks)
-        _set(f, "state_now", here)
-        _set(f, "state_now_row", row)
-        if tile.cell == "lstm":
-            _set(f, "more_now", inner)
-            _set(f, "more_now_row", row)
+    def go(way: Value, _: list[str]) -> None:
+        f.call("go", "ptr %env", f"i64 {way}", "i64 0")
 
-    f.loop(0, steps, step)
+    f.when(f.compare("sgt", apart, 0), lambda: run_tasks(f, "go", "%env", ways, "0"), lambda: f.loop(0, ways, go))
     f.ret()
     _arrange(module, tile)
+    _go(module, tile)
     _part(module, tile, target)
     return compile_ir(module.text(), ("entry",), target)
 
 
-def _panels(f: Function, panels: str, tasks: str) -> tuple[Value, Value]:
+def _go(module: Module, tile: StepTile) -> None:
+    """A task: all steps of a way."""
+    f = Function(module, "go", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
+    steps, batch, hidden, panels, ways, backwards = _words(f, "steps", "batch", "hidden", "panels", "ways", "backwards")
+    x, state, more = (
+        f.at(base, f.mul("%task", by))
+        for base, by in zip(_words(f, "x", "state", "more"), _words(f, "x_way", "state_way", "more_way"), strict=True)
+    )
+    out, held, tasks = _words(f, "out", "held", "tasks")
+    x_step, state_row, more_row = _words(f, "x_step", "state_row", "more_row")
+    own = f.mul(hidden, tile.width)
+    row = f.mul(own, ways)
+    block = f.mul(row, batch)
+    out, weights = (
+        f.at(out, f.mul("%task", own)),
+        f.at(held, f.mul(f.mul("%task", f.mul(panels, hidden)), tile.term_bytes)),
+    )
+    turned = f.value(f"trunc i64 {f.value(f'lshr i64 {backwards}, %task')} to i1")
+    now = f.slot("i8", 8 * len(_NOW))
+
+    def be(**words: Value) -> None:
+        for name, word in words.items():
+            f.store("ptr" if name in _POINTERS else "i64", word, f.at(now, _NOW[name]), 8)
+
+    be(env="%env", weights=weights, state=state, state_row=state_row, more=more, more_row=more_row, out_row=row)
+
+    def step(number: Value, _: list[str]) -> None:
+        t = f.value(f"select i1 {turned}, i64 {f.sub(f.sub(steps, 1), number)}, i64 {number}")
+        here = f.at(out, f.mul(t, block))
+        inner = f.at(here, f.mul(steps, block))
+        be(x=f.at(x, f.mul(t, x_step)), out=here, inner=inner)
+        _shared(f, "part", now, tasks)
+        be(state=here, state_row=row)
+        if tile.cell == "lstm":
+            be(more=inner, more_row=row)
+
+    f.loop(0, steps, step)
+    f.ret()
+
+
+def _panels(f: Function, panels: Value, tasks: Value) -> tuple[Value, Value]:
     """The panels of a task, the second exclusive."""
     first, end = (f.div(f.mul(task, panels), tasks) for task in ("%task", f.add("%task", 1)))
     return first, end
 
 
 def _arrange(module: Module, tile: StepTile) -> None:
-    """A task that arranges the weights of some panels; lanes behind the last element repeat it."""
+    """A task that arranges the weights of some panels of all ways; lanes behind the last element repeat it."""
     f = Function(module, "arrange", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
-    u, held, hidden, panels, tasks, u_row = _words(f, "u", "held", "hidden", "panels", "tasks", "u_row")
+    u, held, hidden, panels, u_row = _words(f, "u", "held", "hidden", "panels", "u_row")
+    ways, arrangers, u_way = _words(f, "ways", "arrangers", "u_way")
     full, short = vector(tile.type, tile.lanes), vectors.short_row(tile.lanes, tile.type)
     last, wide = f.sub(hidden, 1), tile.vectors * tile.lanes
     whole = f.mul(f.div(hidden, short), short)
-    first, end = _panels(f, panels, tasks)
+    first, end = _panels(f, f.mul(panels, ways), arrangers)
 
     def panel(number: Value, _: list[str]) -> None:
         begin = f.at(held, f.mul(f.mul(number, hidden), tile.term_bytes))
+        source = f.at(u, f.mul(f.div(number, panels), u_way))
 
         def one(index: Value, _: list[str]) -> None:
             gate, place = f.div(index, tile.vectors), f.rem(index, tile.vectors)
             into = f.at(begin, f.mul(index, tile.vector_bytes))
-            start = f.add(f.mul(number, wide), f.mul(place, tile.lanes))
+            start = f.add(f.mul(f.rem(number, panels), wide), f.mul(place, tile.lanes))
             rows = [
-                f.at(u, f.mul(f.add(f.mul(gate, hidden), f.min(f.add(start, lane), last)), u_row))
+                f.at(source, f.mul(f.add(f.mul(gate, hidden), f.min(f.add(start, lane), last)), u_row))
                 for lane in range(tile.lanes)
             ]
 
@@ -180,8 +210,9 @@ def _arrange(module: Module, tile: StepTile) -> None:
 
 def _part(module: Module, tile: StepTile, target: Target) -> None:
     """A task of a step: the new states of some panels, for all rows."""
-    f = Function(module, "part", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
-    batch, hidden, panels, tasks = _words(f, "batch", "hidden", "panels", "tasks")
+    f = Function(module, "part", [("ptr", "now"), ("i64", "task"), ("i64", "thread")])
+    (env,) = _now(f, "env")
+    batch, hidden, panels, tasks = _words(f, "batch", "hidden", "panels", "tasks", env=env)
     sums = f.slot("i8", tile.rows * tile.vectors * tile.gates * tile.vector_bytes)
     first, end = _panels(f, panels, tasks)
     tiles = f.div(f.add(batch, tile.rows - 1), tile.rows)
@@ -189,7 +220,7 @@ def _part(module: Module, tile: StepTile, target: Target) -> None:
     def panel(number: Value, _: list[str]) -> None:
         def rows(index: Value, _: list[str]) -> None:
             begin = f.min(f.mul(index, tile.rows), f.sub(batch, tile.rows))  # the last rows may be computed twice
-            place = _Place(f, tile, str(begin), f.mul(number, tile.vectors * tile.lanes))
+            place = _Place(f, tile, env, str(begin), f.mul(number, tile.vectors * tile.lanes))
             _multiply(f, tile, target, place, number, hidden, sums)
 
             def one(each: Value, _: list[str]) -> None:
@@ -210,17 +241,16 @@ class _Place:
     Args:
         f: where code goes.
         tile: the tile.
+        env: the environment.
         row: its first row.
         begin: its first element of the state.
     """
 
-    def __init__(self, f: Function, tile: StepTile, row: str, begin: Value) -> None:
+    def __init__(self, f: Function, tile: StepTile, env: str, row: str, begin: Value) -> None:
         self.f, self.tile, self.row, self.begin = f, tile, row, begin
-        self.hidden, self.x, self.x_row = _words(f, "hidden", "x_now", "x_row")
-        self.state, self.state_row, self.more, self.more_row = _words(
-            f, "state_now", "state_now_row", "more_now", "more_now_row"
-        )
-        self.out, self.inner_out = _words(f, "out_now", "inner_out")
+        self.hidden, self.x_row = _words(f, "hidden", "x_row", env=env)
+        self.x, self.state, self.more, self.out, self.inner = _now(f, "x", "state", "more", "out", "inner")
+        self.state_row, self.more_row, self.out_row = _now(f, "state_row", "more_row", "out_row")
 
     def mask(self, number: Value) -> str:
         """The lanes of a vector that are elements of the state."""
@@ -243,8 +273,8 @@ class _Place:
 def _multiply(f: Function, tile: StepTile, target: Target, place: _Place, panel: Value, hidden: str, sums: str) -> None:
     """The sums of a tile, all gates of a row and vector side by side."""
     full = vector(tile.type, tile.lanes)
-    (held,) = _words(f, "held")
-    weights = f.at(held, f.mul(f.mul(panel, hidden), tile.term_bytes))
+    (weights,) = _now(f, "weights")
+    weights = f.at(weights, f.mul(f.mul(panel, hidden), tile.term_bytes))
     masks = [place.mask(k) for k in range(tile.vectors)]
     states = [f.at(place.state, f.mul(f.add(place.row, row), place.state_row)) for row in range(tile.rows)]
     start: list[tuple[str, Value]] = []
@@ -287,10 +317,9 @@ def _finish(f: Function, tile: StepTile, target: Target, place: _Place, row: Val
     v, full = Floats(f, target, tile.type, tile.lanes), vector(tile.type, tile.lanes)
     mask, width = place.mask(number), tile.width
     gates = [f.load(full, f.at(sums, k * tile.vector_bytes), tile.vector_bytes) for k in range(tile.gates)]
-    own = f.mul(place.hidden, width)
 
     def write(base: str, value: str) -> None:
-        pointer = place.at(base, own, row, number)
+        pointer = place.at(base, place.out_row, row, number)
         if tile.lanes == 1:
             f.store(tile.type, value, pointer, width)
         else:
@@ -300,7 +329,7 @@ def _finish(f: Function, tile: StepTile, target: Target, place: _Place, row: Val
         before = place.read(mask, place.at(place.more, place.more_row, row, number))
         enter, forget, leave = (functions.sigmoid(v, gates[k]) for k in (0, 1, 3))
         inner = v.multiply_add(enter, functions.tanh(v, gates[2]), v.mul(forget, before))
-        write(place.inner_out, inner)
+        write(place.inner, inner)
         made = v.mul(leave, functions.tanh(v, inner))
     elif tile.cell == "gru":
         before = place.read(mask, place.at(place.state, place.state_row, row, number))

@@ -1,14 +1,15 @@
 """All steps of a recurrent layer as one operation: each step multiplies the state with weights that stay the same.
 
-The products of the inputs are formed before, of all steps at once. A shard is some rows of the batch, each with all of
-its steps and the whole state.
+The products of the inputs are formed before, of all steps at once. A layer that goes both ways is one operation too:
+the ways know nothing of each other, so they can run at once. A shard is some rows of the batch, each with all of its
+steps and the whole state.
 
 Source: own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -26,36 +27,42 @@ from tileweave.space import Box
 
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 """Cell -> its gates: input, forget, new, output; reset, update, new; the new state."""
+WAYS = {"forward": (False,), "reverse": (True,), "both": (False, True)}
+"""Name -> whether time runs backwards, for each way that a layer goes."""
 TYPES = ("f4", "f8")
 """Element types that a recurrence has."""
+_WAY_OF = {"x": 2, "u": 0, "state": 0, "inner": 0, "bias": 0}
+"""Input -> its dimension of ways."""
 
 
 def recurrence(
-    cell: str, x: Tensor, u: Tensor, state: Tensor, *others: Tensor, reverse: bool = False
+    cell: str, x: Tensor, u: Tensor, state: Tensor, *others: Tensor, ways: str = "forward"
 ) -> tuple[Tensor, Tensor | None]:
-    """(all states, all inner states of an lstm), each [time, batch, hidden].
+    """(all states, all inner states of an lstm), each [time, batch, ways, hidden].
 
     Args:
         cell: a key of `GATES`.
-        x: [time, batch, gates * hidden], what the inputs bring to each gate, biases included; FP32 or FP64.
-        u: [gates * hidden, hidden].
-        state: [batch, hidden], before the first step.
+        x: [time, batch, ways, gates * hidden], what the inputs bring to each gate, biases included; FP32 or FP64.
+        u: [ways, gates * hidden, hidden].
+        state: [ways, batch, hidden], before the first step.
         others: of an lstm the inner state, as `state`; of a gru what is added to the state's product for the new gate,
-            [hidden].
-        reverse: whether time runs backwards; the states stand where their inputs do.
+            [ways, hidden].
+        ways: a key of `WAYS`; the states of each stand where their inputs do.
 
     Raises:
         GraphError: shapes or types do not fit.
     """
-    steps, batch = x.shape[:2] if len(x.shape) == 3 else (0, 0)
+    steps, batch, count = x.shape[:3] if len(x.shape) == 4 else (0, 0, 0)
     hidden = u.shape[-1] if u.shape else 0
     inputs = tuple(zip(_names(cell), (x, u, state, *others), strict=True))
-    kind = TensorType((1 + (cell == "lstm"), steps, batch, hidden), x.dtype)
-    moves = {"x": (None, 0, None), "state": (0, None), "inner": (0, None), "u": (None, None), "bias": (None,)}
-    reads = tuple((own, partly_whole(moves[own], tensor.shape, 1)) for own, tensor in inputs)
-    made = (("out", partly_whole((None, None, 0, None), kind.shape, 1)),)
-    costs = (("flops", 2.0 * steps * GATES[cell] * hidden * hidden),)
-    parameters = (("cell", cell), ("reverse", bool(reverse)))
+    kind = TensorType((1 + (cell == "lstm"), steps, batch, count, hidden), x.dtype)
+    by_batch = {"x": (None, 0, None, None), "state": (None, 0, None), "inner": (None, 0, None)}
+    reads = tuple(
+        (own, partly_whole(by_batch.get(own, (None,) * len(tensor.shape)), tensor.shape, 1)) for own, tensor in inputs
+    )
+    made = (("out", partly_whole((None, None, 0, None, None), kind.shape, 1)),)
+    costs = (("flops", 2.0 * steps * count * GATES[cell] * hidden * hidden),)
+    parameters = (("cell", cell), ("ways", ways))
     signature = Signature(("batch",), reads, made, costs=costs)
     operation = Operation("recurrence", Box.of((batch,)), inputs, (("out", kind),), parameters, signature)
     if problems := list(_fits(operation)):
@@ -73,19 +80,21 @@ def _names(cell: str) -> tuple[str, ...]:
 def _fits(operation: Operation) -> Iterator[str]:
     """What is wrong with the inputs."""
     cell, given = operation.parameter("cell"), {own: tensor.type for own, tensor in operation.inputs}
+    count = len(WAYS[operation.parameter("ways")])
     if tuple(given) != _names(cell):
         yield f"the inputs are named {list(given)}, not {list(_names(cell))}"
         return
     x, u = given["x"], given["u"]
     if len({kind.dtype for kind in given.values()}) > 1 or x.dtype.str[1:] not in TYPES:
         yield f"the types are {', '.join(kind.dtype.name for kind in given.values())}, not one of FP32 or FP64"
-    if len(u.shape) != 2 or u.shape[0] != GATES[cell] * u.shape[1]:
-        yield f"u has shape {u.shape}, not [{GATES[cell]} * hidden, hidden]"
+    if len(u.shape) != 3 or u.shape[0] != count or u.shape[1] != GATES[cell] * u.shape[2]:
+        yield f"u has shape {u.shape}, not [{count}, {GATES[cell]} * hidden, hidden]"
         return
-    if len(x.shape) != 3 or x.shape[2] != u.shape[0]:
-        yield f"x has shape {x.shape}, not [time, batch, {u.shape[0]}]"
+    if len(x.shape) != 4 or x.shape[2:] != u.shape[:2]:
+        yield f"x has shape {x.shape}, not [time, batch, {count}, {u.shape[1]}]"
         return
-    expected = {"state": (x.shape[1], u.shape[1]), "inner": (x.shape[1], u.shape[1]), "bias": (u.shape[1],)}
+    row = count, x.shape[1], u.shape[2]
+    expected = {"state": row, "inner": row, "bias": (count, u.shape[2])}
     for own, kind in given.items():
         if own in expected and kind.shape != expected[own]:
             yield f"{own} has shape {kind.shape}, not {expected[own]}"
@@ -100,10 +109,18 @@ def _order(steps: int, reverse: bool) -> range:
 
 def _block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     kind, cell = operation.output_types["out"], operation.parameter("cell")
-    x, u, state = inputs["x"], inputs["u"].T, inputs["state"]
-    inner = inputs.get("inner")
-    out = np.empty((kind.shape[0], x.shape[0], x.shape[1], kind.shape[3]), kind.dtype)
-    for t in _order(x.shape[0], operation.parameter("reverse")):
+    batch = inputs["x"].shape[1]
+    out = np.empty((*kind.shape[:2], batch, *kind.shape[3:]), kind.dtype)
+    for way, reverse in enumerate(WAYS[operation.parameter("ways")]):
+        own = {name: np.take(array, way, _WAY_OF[name]) for name, array in inputs.items()}
+        _steps(cell, reverse, own, out[..., way, :])
+    return {"out": out}
+
+
+def _steps(cell: str, reverse: bool, inputs: Mapping[str, Array], out: Array) -> None:
+    """All steps of one way."""
+    x, u, state, inner = inputs["x"], inputs["u"].T, inputs["state"], inputs.get("inner")
+    for t in _order(x.shape[0], reverse):
         product = state @ u
         if cell == "lstm":
             enter, forget, new, leave = np.split(x[t] + product, 4, -1)
@@ -118,7 +135,6 @@ def _block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
             total = x[t] + product
             state = np.tanh(total) if cell == "tanh" else np.maximum(total, 0)
         out[0, t] = state
-    return {"out": out}
 
 
 # ---- its gradient ---------------------------------------------------------------------------------------------------
@@ -146,20 +162,34 @@ def _tanh_slope(y: Tensor) -> Tensor:
 
 
 def _gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+    """Each way by itself."""
+    cell, found = operation.parameter("cell"), list[dict[str, Tensor]]()
+    for way, reverse in enumerate(WAYS[operation.parameter("ways")]):
+        own = {name: select(tensor, _WAY_OF[name], way) for name, tensor in operation.inputs}
+        found.append(_way_back(cell, reverse, own, select(y, 3, way), select(dy, 3, way)))
+    return {name: stack([each[name] for each in found], _WAY_OF[name]) for name, _ in operation.inputs}
+
+
+def _way_back(cell: str, reverse: bool, given: Mapping[str, Tensor], y: Tensor, dy: Tensor) -> dict[str, Tensor]:
     """Step by step against time; what a step multiplies with is formed of all steps at once."""
-    cell, reverse = operation.parameter("cell"), operation.parameter("reverse")
-    x, u, first = (operation.input(name) for name in ("x", "u", "state"))
+    x, u, first = (given[name] for name in ("x", "u", "state"))
     states = select(y, 0, 0)
     before = _before(first, states, reverse)
     product = matmul(before, permute(u, (1, 0)))
-    back = {"lstm": _lstm_back, "gru": _gru_back}.get(cell, _plain_back)(operation, y, before, product)
+    if cell == "lstm":
+        earlier = _before(given["inner"], select(y, 0, 1), reverse)
+        back = _lstm_back(add(x, product), earlier, select(y, 0, 1))
+    elif cell == "gru":
+        back = _gru_back(x, product, given["bias"], before)
+    else:
+        back = _plain_back(_tanh_slope(states) if cell == "tanh" else cast(greater(states, 0), states.dtype))
     d_state, d_inner = full(first.shape, 0.0, first.dtype), full(first.shape, 0.0, first.dtype)
     of_x: dict[int, Tensor] = {}
     of_product: dict[int, Tensor] = {}
     for t in _order(x.shape[0], not reverse):
         d_state = add(select(select(dy, 0, 0), 0, t), d_state)
-        given = add(select(select(dy, 0, 1), 0, t), d_inner) if cell == "lstm" else d_inner
-        of_x[t], of_product[t], kept, d_inner = back(t, d_state, given)
+        arrived = add(select(select(dy, 0, 1), 0, t), d_inner) if cell == "lstm" else d_inner
+        of_x[t], of_product[t], kept, d_inner = back(t, d_state, arrived)
         d_state = matmul(of_product[t], u)
         d_state = d_state if kept is None else add(kept, d_state)
     dx = stack([of_x[t] for t in range(x.shape[0])])
@@ -177,13 +207,11 @@ _Back = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor, "Tensor | None", T
 what comes by the product, of the inner state before."""
 
 
-def _lstm_back(operation: Operation, y: Tensor, before: Tensor, product: Tensor) -> _Back:
-    pre = add(operation.input("x"), product)
+def _lstm_back(pre: Tensor, earlier: Tensor, inner: Tensor) -> _Back:
     enter, forget, new, leave = (
         f(part) for f, part in zip((sigmoid, sigmoid, tanh, sigmoid), _gates(pre, 4), strict=True)
     )
-    shown = tanh(select(y, 0, 1))
-    earlier = _before(operation.input("inner"), select(y, 0, 1), operation.parameter("reverse"))
+    shown = tanh(inner)
     of_leave, of_inner = multiply(shown, _slope(leave)), multiply(leave, _tanh_slope(shown))
     parts = multiply(new, _slope(enter)), multiply(earlier, _slope(forget)), multiply(enter, _tanh_slope(new))
 
@@ -196,10 +224,10 @@ def _lstm_back(operation: Operation, y: Tensor, before: Tensor, product: Tensor)
     return back
 
 
-def _gru_back(operation: Operation, y: Tensor, before: Tensor, product: Tensor) -> _Back:
-    (x_reset, x_update, x_new), (reset, update, inner) = _gates(operation.input("x"), 3), _gates(product, 3)
+def _gru_back(x: Tensor, product: Tensor, bias: Tensor, before: Tensor) -> _Back:
+    (x_reset, x_update, x_new), (reset, update, inner) = _gates(x, 3), _gates(product, 3)
     reset, update = sigmoid(add(x_reset, reset)), sigmoid(add(x_update, update))
-    inner = add(inner, operation.input("bias"))
+    inner = add(inner, bias)
     new = tanh(add(x_new, multiply(reset, inner)))
     of_new = multiply(subtract(1.0, update), _tanh_slope(new))
     of_update, of_reset = multiply(subtract(before, new), _slope(update)), multiply(inner, _slope(reset))
@@ -213,10 +241,7 @@ def _gru_back(operation: Operation, y: Tensor, before: Tensor, product: Tensor) 
     return back
 
 
-def _plain_back(operation: Operation, y: Tensor, before: Tensor, product: Tensor) -> _Back:
-    states = select(y, 0, 0)
-    slope = _tanh_slope(states) if operation.parameter("cell") == "tanh" else cast(greater(states, 0), states.dtype)
-
+def _plain_back(slope: Tensor) -> _Back:
     def back(t: int, d_state: Tensor, d_inner: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         made = multiply(d_state, select(slope, 0, t))
         return made, made, None, d_inner
@@ -228,8 +253,8 @@ def _cell(node: object, value: object) -> str:
     return "" if isinstance(value, str) and value in GATES else ", ".join(GATES)
 
 
-def _truth(node: object, value: object) -> str:
-    return "" if type(value) is bool else "true or false"
+def _ways(node: object, value: object) -> str:
+    return "" if isinstance(value, str) and value in WAYS else ", ".join(WAYS)
 
 
-register(Operator("recurrence", _block, Form(None, {"cell": _cell, "reverse": _truth}, fits=_fits), _gradient))
+register(Operator("recurrence", _block, Form(None, {"cell": _cell, "ways": _ways}, fits=_fits), _gradient))
