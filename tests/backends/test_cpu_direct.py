@@ -142,6 +142,22 @@ def test_products_behind_one_another_are_no_convolution():
     np.testing.assert_allclose(arrays[3], arrays[0] @ arrays[1] @ arrays[2], rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (1, 2), (3, 2)])
+def test_short_vectors_of_many_pixels_and_filters_are_packed(kernel, stride):
+    """Without AVX-512, where each panel of filters would fetch them again from further away than the first cache."""
+    own, rng = host(), np.random.default_rng(kernel + stride)
+    short = replace(own, features=own.features.replace("+avx512", "-avx512"), vector_bytes=min(own.vector_bytes, 32), registers=16)
+    x = rng.integers(-9, 10, (2, 130, 27 * stride + kernel, 29 * stride + kernel)).astype("f4")
+    for filters in (64, 6):
+        w = rng.integers(-9, 10, (filters, 130, kernel, kernel)).astype("f4")
+        out = np.empty((2, filters, 28, 30), np.float32)
+        how = {"stride": (stride, stride), "dilation": (1, 1), "groups": 1}
+        made = compiled(x, w, out, target=short, **how)
+        made(x, w, out)
+        np.testing.assert_array_equal(out, definition(x, w, groups=1, stride=(stride, stride), dilation=(1, 1)))
+        assert ("direct convolution" in made.explain()) == (filters == 6 and kernel > 1)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_vectors_that_end_with_their_rows_compute_some_pixels_twice(seed):
     rng = np.random.default_rng([seed, 17])
