@@ -146,7 +146,9 @@ def test_products_behind_one_another_are_no_convolution():
 def test_short_vectors_of_many_pixels_and_filters_are_packed(kernel, stride):
     """Without AVX-512, where each panel of filters would fetch them again from further away than the first cache."""
     own, rng = host(), np.random.default_rng(kernel + stride)
-    short = replace(own, features=own.features.replace("+avx512", "-avx512"), vector_bytes=min(own.vector_bytes, 32), registers=16)
+    short = replace(
+        own, features=own.features.replace("+avx512", "-avx512"), vector_bytes=min(own.vector_bytes, 32), registers=16
+    )
     x = rng.integers(-9, 10, (2, 130, 27 * stride + kernel, 29 * stride + kernel)).astype("f4")
     for filters in (64, 6):
         w = rng.integers(-9, 10, (filters, 130, kernel, kernel)).astype("f4")
