@@ -290,12 +290,22 @@ def _multiply(f: Function, tile: StepTile, target: Target, place: _Place, panel:
     def term(number: Value, now: list[str]) -> list[str]:
         at, offset = f.at(weights, f.mul(number, tile.term_bytes)), f.mul(number, tile.width)
         count = tile.gates * tile.vectors
-        factors = [f.load(full, f.at(at, n * tile.vector_bytes), tile.width) for n in range(count)]
-        found = []
-        for row in range(tile.rows):
-            one = f.load(tile.type, f.at(states[row], offset), tile.width)
-            each = vectors.broadcast(f, tile.type, tile.lanes, one)
-            found += [v.multiply_add(a, each, now[row * count + n]) for n, a in enumerate(factors)]
+        few = count <= tile.rows  # of which fewer are held in registers while the others pass
+
+        def factor(n: int) -> str:
+            return f.load(full, f.at(at, n * tile.vector_bytes), tile.width)
+
+        def one(row: int) -> str:
+            value = f.load(tile.type, f.at(states[row], offset), tile.width)
+            return vectors.broadcast(f, tile.type, tile.lanes, value)
+
+        kept = [factor(n) for n in range(count)] if few else [one(row) for row in range(tile.rows)]
+        found = list(now)
+        for passing in range(tile.rows if few else count):
+            each = one(passing) if few else factor(passing)
+            for k, value in enumerate(kept):
+                at_sum = passing * count + k if few else k * count + passing
+                found[at_sum] = v.multiply_add(value, each, now[at_sum])
         return found
 
     def several(number: Value, now: list[str]) -> list[str]:
