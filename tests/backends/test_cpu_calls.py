@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -173,3 +174,45 @@ if child == 0:
 print(right, os.waitpid(child, 0)[1])
 """
     assert script(text).split() == ["True", "0"]
+
+
+def test_kernels_take_large_working_memory_in_turn() -> None:
+    one, two = ((30, 109, 145), (40, 100, 150))
+    taken = []
+    for m, k, n in (one, two):
+        a, b, out = whole_numbers((k, m), "FP32").T, whole_numbers((n, k), "FP32").T, np.zeros((m, n), np.float32)
+        kernel = compile(
+            emit_contraction("ik,kj->ij", (operand(a, "FP32"), operand(b, "FP32")), operand(out, "FP32")), threads=1
+        )
+        assert kernel.run_on(a, b, out)
+        assert np.array_equal(out, a @ b)
+        taken.append((kernel, kernel._directs[-1], (a, b, out)))
+    (first, busy, arrays), (second, other, others) = taken
+    assert busy is other
+    busy[0] = 1  # as while another thread runs one of them
+    assert not first.run_on(*arrays)
+    assert not second.run_on(*others)
+    others[2][:] = 0
+    second(*others)
+    assert np.array_equal(others[2], others[0] @ others[1])
+    busy[0] = 0
+    assert first.run_on(*arrays)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_child_takes_no_memory_that_its_parent_was_using() -> None:
+    text = """
+import os, numpy as np, tileweave as tw
+a, b = np.ones((109, 30), "f4").T, np.ones((145, 109), "f4").T
+first = tw.contract("ik,kj->ij", a, b, threads=2)
+from tileweave.backends.cpu.kernel import _LIVE
+busy = [word for kernel in _LIVE for word in kernel._directs]
+for word in busy:
+    word[0] = 1  # another thread is in the call
+child = os.fork()
+right = all((tw.contract("ik,kj->ij", a, b, threads=2) == 109).all() for _ in range(3))
+if child == 0:
+    os._exit(0 if right else 1)
+print(len(busy) > 0, right, os.waitpid(child, 0)[1])
+"""
+    assert script(text).split() == ["True", "True", "0"]

@@ -48,7 +48,7 @@ def test_values_are_einsums_for_any_sizes(equation: str, dtype: str) -> None:
 
 
 def forget_all() -> None:
-    for kept in (eager._KEPT, eager._FAST, eager._QUICK, eager._KINDS):
+    for kept in (eager._KEPT, eager._FAST, eager._QUICK, eager._LAST, eager._KINDS):
         kept.clear()
     importlib.import_module("tileweave.lower.execute")._KERNELS.clear()
     cpu.forget()

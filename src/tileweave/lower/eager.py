@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import Backend, Compiled, LooksAtArrays, Resizable, backend, backends
-from tileweave.backends.calls import Wanted
+from tileweave.backends.base import Backend, Resizable, backend, backends
 from tileweave.backends.host import thread_count
 from tileweave.errors import BackendError, DtypeError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
@@ -31,14 +30,15 @@ from tileweave.layout.core.search import first_collision
 from tileweave.lower.execute import COPIES, compiled, decide, execute
 from tileweave.lower.orders import is_row_major, lying, order_of
 from tileweave.lower.programs import LONG_CONTRACTION
+from tileweave.lower.steps import Call, KernelStep, Quick, into, into_new, quick_of
 
 Array = np.ndarray[Any, Any]
-Call = Callable[..., Array]
 
 _KEPT: OrderedDict[Any, Contraction] = OrderedDict()
 _FAST: dict[Any, Call] = {}
-_QUICK: dict[Any, _Quick] = {}  # by equation, threads, shapes of two operands, and whether there is no ``out``
-_PLAIN = {np.ndarray}
+_QUICK: dict[Any, Quick] = {}  # by equation, threads, shapes of two operands, and whether there is no ``out``
+_LAST: dict[Any, tuple[Any, ...]] = {}  # the quick one of the shapes met last, by the same without shapes
+_ARRAY, _PLAIN = np.ndarray, {np.ndarray}
 KEEP_CONTRACTIONS = 1024
 
 
@@ -94,11 +94,21 @@ def contract(
         if plain and not tune and (threads is None or type(threads) is int):
             if len(operands) == 3:  # written out: this is most of the overhead of a small call
                 _, a, b = operands
-                if type(a) is np.ndarray and type(b) is np.ndarray:
+                last = _LAST.get((equation, threads, out is None))  # shapes of a call before: the rest is native
+                if last is not None:
+                    if out is not None:
+                        if last[1](a, b, out):
+                            return out
+                    elif type(a) is _ARRAY is type(b) and a.shape == last[2] and b.shape == last[3]:
+                        new: Array = last[0]()
+                        if last[1](a, b, new):
+                            return new
+                if type(a) is _ARRAY is type(b):
                     quick = _QUICK.get((equation, threads, a.shape, b.shape, out is None))
                     if quick is not None:
                         made = quick[0]() if out is None else out
                         if quick[1](a, b, made):
+                            _LAST[equation, threads, out is None] = (*quick, a.shape, b.shape)
                             return made
                     key: Any = (equation, threads, a.dtype, a.shape, a.strides, b.dtype, b.shape, b.strides)
                     if out is None:
@@ -209,15 +219,15 @@ def _keep(key: Any, made: Contraction) -> None:
         _keep_call(key, made.fast, made.quick)
 
 
-def _keep_call(key: Any, fast: Call, quick: _Quick | None) -> None:
+def _keep_call(key: Any, fast: Call, quick: Quick | None) -> None:
     """The call for operands of a `_key`, and what looks at two operands itself."""
     _FAST[key] = fast
-    into = len(key) == 4
-    given = key[0] if into else key
+    new = len(key) != 4
+    given = key if new else key[0]
     if quick is not None and len(given) == 8:
-        _QUICK[given[0], given[1], given[3], given[6], not into] = quick
-    _bound(_FAST)
-    _bound(_QUICK)
+        _QUICK[given[0], given[1], given[3], given[6], new] = quick
+    for kept in (_FAST, _QUICK, _LAST):
+        _bound(kept)
 
 
 def _bound(kept: dict[Any, Any]) -> None:
@@ -293,10 +303,10 @@ def _sized(equation: str, threads: int | None, a: Any, b: Any, out: Any) -> Arra
     kernel = kind.kernel.resized(sizes, soon=True)
     if kernel is None:
         return None
-    steps = (_Step(kernel, kind.inputs, kind.backend.empty(shape, kind.dtype)),)
+    steps = (KernelStep(kernel, kind.inputs, kind.backend.empty(shape, kind.dtype)),)
     lie = _about(a), _about(b), (kind.dtype, shape, tuple(lies))
-    quick = _quick(steps, lie) if kernel.settled else None
-    fast = (_into_new if out is None else _into)(steps, quick)
+    quick = quick_of(steps, lie) if kernel.settled else None
+    fast = (into_new if out is None else into)(steps, quick)
     if kernel.settled:
         _keep_call(_key(equation, threads, (a, b), out), fast, quick)
     return fast(a, b) if out is None else fast(a, b, out)
@@ -343,13 +353,13 @@ class Contraction:
         self._check(out)
         self._out = None if out is None else _about(out)
         self._steps = self._compiled(operands, out)
-        self.quick: _Quick | None = None
+        self.quick: Quick | None = None
         self.fast: Call | None = None
         """For arrays of the class ndarray that are known to fit, and an ``out`` behind them if a sample was given."""
         if self._steps:
             made = self._steps[-1].new() if out is None else out
-            self.quick = _quick(self._steps, [*self._about, _about(made)])
-            self.fast = (_into_new if out is None else _into)(self._steps, self.quick)
+            self.quick = quick_of(self._steps, [*self._about, _about(made)])
+            self.fast = (into_new if out is None else into)(self._steps, self.quick)
 
     @cached_property
     def _graph(self) -> _Graph:
@@ -401,7 +411,7 @@ class Contraction:
             return self._stepwise(arrays)
         steps = self._compiled(arrays, out)
         if steps:
-            return _into(steps, None)(*given)
+            return into(steps, None)(*given)
         out[...] = self._stepwise(arrays)
         return out
 
@@ -450,7 +460,7 @@ class Contraction:
         if not out.flags.writeable:
             raise BackendError(repr(self), "out is read-only", legal="an array that can be written")
 
-    def _compiled(self, arrays: Sequence[Array], out: Array | None) -> tuple[_Step, ...]:
+    def _compiled(self, arrays: Sequence[Array], out: Array | None) -> tuple[KernelStep, ...]:
         """The kernels, one after the other; none where a part is no kernel's: nothing to sum, or a view between."""
         if isinstance(self._graph.result.producer, Selector) or not all(array.size for array in arrays):
             return ()
@@ -472,7 +482,7 @@ class Contraction:
             kernel = compiled(operation, [samples[k] for k in inputs], sample, self.threads, self.tuned)
             if kernel is None:
                 return ()
-            steps.append(_Step(kernel, inputs, new))
+            steps.append(KernelStep(kernel, inputs, new))
             places[Tensor(operation)] = len(samples)
             samples.append(sample)
         return tuple(steps)
@@ -517,84 +527,3 @@ class _Graph:
     holes: list[Tensor]
     operations: list[Operation]
     result: Tensor
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Step:
-    """One kernel of an einsum, and what makes its result; values have places, operands first, results behind them."""
-
-    kernel: Compiled
-    inputs: tuple[int, ...]
-    new: Callable[[], Array]
-
-    def of(self, values: Sequence[Array]) -> list[Array]:
-        return [values[k] for k in self.inputs]
-
-
-_Quick = tuple[Callable[[], Array], Callable[..., int]]
-"""What makes a result, and what runs on operands and a result, or is false where they are not what it was made for."""
-
-
-def _quick(steps: tuple[_Step, ...], about: Sequence[tuple[Any, ...]]) -> _Quick | None:
-    """For the only kernel of an einsum, its operands and its result."""
-    step, last = steps[0], len(about) - 1
-    if not _alone(steps) or not isinstance(step.kernel, LooksAtArrays):
-        return None
-    wanted = [Wanted(k, dtype, shape, lies, True, k == last) for k, (dtype, shape, lies) in enumerate(about)]
-    run = step.kernel.looking(wanted)
-    return None if run is None else (step.new, run)
-
-
-def _into_new(steps: tuple[_Step, ...], quick: _Quick | None) -> Call:
-    """The kernels on arrays whose types, shapes and strides are known to fit, into a new array."""
-
-    def call(*arrays: Array) -> Array:
-        values = list(arrays)
-        for step in steps:
-            out = step.new()
-            _run(step, values, out)
-            values.append(out)
-        return out
-
-    def call_one(*arrays: Array) -> Array:
-        out = new()
-        if not run_on(*arrays, out):
-            kernel(*arrays, out)  # another thread is in the same call
-        return out
-
-    kernel, new = steps[0].kernel, steps[0].new
-    run_on = quick[1] if quick else kernel.run_on
-    return call_one if _alone(steps) else call
-
-
-def _run(step: _Step, values: Sequence[Array], out: Array) -> None:
-    if not step.kernel.run_on(*step.of(values), out):
-        step.kernel(*step.of(values), out)
-
-
-def _alone(steps: tuple[_Step, ...]) -> bool:
-    return len(steps) == 1 and steps[0].inputs == tuple(range(len(steps[0].inputs)))
-
-
-def _into(steps: tuple[_Step, ...], quick: _Quick | None) -> Call:
-    """The kernels on arrays whose types, shapes and strides are known to fit, into the one that comes behind them."""
-    before, last = steps[:-1], steps[-1]
-    run_on = quick[1] if quick else last.kernel.run_on
-
-    def call(*given: Array) -> Array:
-        *values, out = given
-        for step in before:
-            made = step.new()
-            _run(step, values, made)
-            values.append(made)
-        inputs = last.of(values)
-        if not (out.flags.writeable and run_on(*inputs, out)):
-            last.kernel(*inputs, out)  # where it may run nevertheless, or says why not
-        return out
-
-    def call_one(*given: Array) -> Array:
-        if not (given[-1].flags.writeable and run_on(*given)):
-            last.kernel(*given)
-        return given[-1]
-
-    return call_one if _alone(steps) else call

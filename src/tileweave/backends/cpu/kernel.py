@@ -26,10 +26,10 @@ from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, famil
 from tileweave.backends.cpu.llvm.sizes import Table
 from tileweave.backends.cpu.memory import owner, rounded, scratch_offsets, share_bytes
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
-from tileweave.backends.cpu.target.calls import Bound, direct_call
+from tileweave.backends.cpu.target.calls import Bound, direct_call, new_busy, taken_in_turn
 from tileweave.backends.cpu.target.jit import compile_ir, release
 from tileweave.backends.cpu.target.later import later
-from tileweave.backends.cpu.target.settings import DEFAULT, Settings
+from tileweave.backends.cpu.target.settings import DEFAULT, Settings, check_settings
 from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.cpu.target.threads import pool
 from tileweave.backends.host import Block, address_of, arena, interface_address, thread_count
@@ -244,13 +244,10 @@ class CpuKernel:
         first = min([*self._scratch.values(), self._shared_at])
         positions = [self._head.size + 8 * self.program.position(spec.name) for spec in self._specs]
         bound = Bound(self._variant.code, first, self._block_bytes - first, positions)
-        threads = pool(self.threads)
 
         def place(memory: int) -> None:
             base = memory - first  # scratch and packed operands lie behind the environment in a call of its own
-            env = (threads.address, threads.run, base + self._shared_at, self.threads, base + self._thread_at)
-            self._head.pack_into(bound.env, 0, *env, self._thread_bytes)
-            self._sizes.pack_into(bound.env, self._sizes_at, *self._table)
+            self._fill(bound.env, base)
             for spec in self.program.tensors:
                 if spec.role == "scratch":
                     bound.write(self._head.size + 8 * self.program.position(spec.name), base + self._scratch[spec.name])
@@ -281,14 +278,19 @@ class CpuKernel:
 
     def looking(self, wanted: Sequence[Wanted]) -> Callable[..., int] | None:
         """A builtin that is `run_on` for what is wanted, and false for other objects; None where there is none."""
-        if self._block_bytes > _SMALL_BLOCK:
+        if self._block_bytes > _SHARED_BLOCK:
             return None
-        names = self._begin(), self._objects_at, len(self._specs)
-        made = direct_call(self._variant.code, "entry_objects", *names, wanted, kept=self._tables)
-        if made is None:
-            return None
-        self._directs.append(made[1])
-        return made[0]
+        if self._block_bytes <= _SMALL_BLOCK:
+            block, busy = self._begin(), new_busy()
+        else:
+            first = min([*self._scratch.values(), self._shared_at])
+            memory, busy = taken_in_turn(self._block_bytes - first)
+            block = self._begin(first, memory - first)
+        names = block, self._objects_at, len(self._specs)
+        made = direct_call(self._variant.code, "entry_objects", *names, wanted, busy, kept=self._tables)
+        if made is not None:
+            self._directs.append(busy)
+        return made
 
     @functools.cached_property
     def run_on(self) -> Callable[..., int]:
@@ -338,27 +340,31 @@ class CpuKernel:
         else:
             arena.give(block)
 
-    def _begin(self) -> Block:
-        """Memory of a call, with what does not change between calls at its start."""
+    def _begin(self, size_bytes: int = 0, memory: int = 0) -> Block:
+        """Memory of a call, with what does not change between calls at its start; the environment alone where its
+        size is given, and from where scratch and working memory are counted."""
         try:
-            block = arena.take(self._block_bytes)
+            block = arena.take(size_bytes or self._block_bytes)
         except (OSError, OverflowError, MemoryError):
             problem = f"there is no memory for {self._block_bytes} bytes of scratch and packed operands"
             raise self._error(problem, "scratch that fits in memory, or fewer threads") from None
-        threads = pool(self.threads)
-        memory = block.address
-        env = (threads.address, threads.run, memory + self._shared_at, self.threads, memory + self._thread_at)
-        self._head.pack_into(block.memory, 0, *env, self._thread_bytes)
-        self._sizes.pack_into(block.memory, self._sizes_at, *self._table)
-        self._point(block, [0] * len(self._specs))
+        self._fill(block.memory, memory or block.address)
+        self._point(block, [0] * len(self._specs), memory)
         return block
 
-    def _point(self, block: Block, addresses: Sequence[int]) -> None:
+    def _fill(self, env: Any, memory: int) -> None:
+        """Write what does not change between calls."""
+        threads = pool(self.threads)
+        words = (threads.address, threads.run, memory + self._shared_at, self.threads, memory + self._thread_at)
+        self._head.pack_into(env, 0, *words, self._thread_bytes)
+        self._sizes.pack_into(env, self._sizes_at, *self._table)
+
+    def _point(self, block: Block, addresses: Sequence[int], memory: int = 0) -> None:
         """Write the tensors' addresses behind the head."""
         if self._scratch:
             bases = iter(addresses)
             addresses = [
-                block.address + self._scratch[spec.name] if spec.role == "scratch" else next(bases)
+                (memory or block.address) + self._scratch[spec.name] if spec.role == "scratch" else next(bases)
                 for spec in self.program.tensors
             ]
         self._bases.pack_into(block.memory, self._head.size, *addresses)
@@ -448,6 +454,8 @@ GENERAL = True
 """Whether code takes sizes as arguments; False, with every size a constant, is for comparisons."""
 _SMALL_BLOCK = 1 << 16
 """Working memory up to this size stays with its kernel between calls."""
+_SHARED_BLOCK = 1 << 20
+"""Up to this size kernels take working memory in turn, without Python: asking for it takes 6 us."""
 
 
 # ---- compiling --------------------------------------------------------------------------------------------------
@@ -527,7 +535,7 @@ def compile(
                 _KERNELS.move_to_end(key)
                 return _KERNELS[key]
     verify(program)
-    _check_settings(settings)
+    check_settings(settings)
     how = _How(program, threads, target, merge, settings)
     kernel = _made(how, constant, cache=cache)
     if wait:
@@ -568,13 +576,6 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
     return kernel
 
 
-def _check_settings(settings: object) -> None:
-    if not isinstance(settings, Settings):
-        facts = {"source": "", "log": ""}
-        problem = f"{settings!r} are no settings"
-        raise BackendError("compile(program, settings=..)", problem, legal="Settings(..)", facts=facts)
-
-
 _LIVE: weakref.WeakSet[CpuKernel] = weakref.WeakSet()
 
 
@@ -583,8 +584,8 @@ def _after_fork() -> None:
     _LOCK = threading.Lock()  # a thread that is gone may hold the old one
     for kernel in list(_LIVE):
         kernel._idle.clear()  # they name the pool of the parent
-        for head in kernel._directs:
-            head[0] = -1
+        for busy in kernel._directs:
+            busy[0] = -1
 
 
 if hasattr(os, "register_at_fork"):

@@ -562,17 +562,17 @@ class Packer:
             return
         kind = vector(panels.element.memory, panels.lanes)
 
-        def row(k: Value, _: list[str]) -> None:
-            source = self.source(k)
-            for group in reversed(range(panels.groups)):  # a last vector may reach into the next row
-                value, first = "poison", group * panels.lanes
-                for lane in range(min(panels.lanes, panels.width - first)):
-                    place = f.at(source, self.lane(first + lane))
-                    one = f.load(panels.element.memory, place, panels.element.width_bytes)
-                    value = f.value(f"insertelement {kind} {value}, {panels.element.memory} {one}, i64 {lane}")
-                self.put([value], k, group)
+        def row(k: Value, group: int, places: Sequence[Value]) -> None:
+            source, value = self.source(k), "poison"
+            for lane, place in enumerate(places):
+                one = f.load(panels.element.memory, f.at(source, place), panels.element.width_bytes)
+                value = f.value(f"insertelement {kind} {value}, {panels.element.memory} {one}, i64 {lane}")
+            self.put([value], k, group)
 
-        f.loop(0, "%kcount", row)
+        for group in reversed(range(panels.groups)):  # a last vector may reach into the next row
+            first = group * panels.lanes
+            places = [self.lane(first + lane) for lane in range(min(panels.lanes, panels.width - first))]
+            f.loop(0, "%kcount", lambda k, _, group=group, places=places: row(k, group, places))  # type: ignore[misc]
 
     def one_product(self, k: Value, first: int, last: int) -> None:
         """One product of some lanes, element by element."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import struct
 import sys
 from array import array
@@ -78,9 +79,36 @@ def _lies_as_expected() -> bool:
     return ctypes.c_void_p.from_address(id(sample) + OBJECT_DATA).value == ctypes.addressof(sample)
 
 
+def new_busy() -> Any:
+    """A word that is 0 while nobody is in a call; another number forbids calls."""
+    return _words([0])
+
+
+_IN_TURN: dict[int, tuple[Block, Any]] = {}
+"""Working memory that direct calls of several kernels take in turn, by size, and the word that says whether it is."""
+
+
+def taken_in_turn(size_bytes: int) -> tuple[int, Any]:
+    """The address of working memory of at least this size, and the word of the direct calls that take it in turn."""
+    size = 1 << (size_bytes - 1).bit_length()
+    found = _IN_TURN.get(size) or _IN_TURN.setdefault(size, (Block(size), new_busy()))
+    return found[0].address, found[1]
+
+
+if hasattr(os, "register_at_fork"):  # another thread of the parent may have been in a call
+    os.register_at_fork(after_in_child=_IN_TURN.clear)
+
+
 def direct_call(
-    kernel: Code, name: str, block: Block, objects_at: int, count: int, wanted: Sequence[Wanted], kept: object
-) -> tuple[Callable[..., int], Any] | None:
+    kernel: Code,
+    name: str,
+    block: Block,
+    objects_at: int,
+    count: int,
+    wanted: Sequence[Wanted],
+    busy: Any,
+    kept: object,
+) -> Callable[..., int] | None:
     """A builtin that runs a kernel on array objects, in an environment of its own, without Python between.
 
     Where it is running already, or what is written shares bytes with another array, nothing is run and it says 0.
@@ -92,19 +120,26 @@ def direct_call(
         objects_at: where the environment names the objects, in bytes.
         count: how many there are.
         wanted: what they have to be, where the builtin is to look: it says 0 to others.
+        busy: its `new_busy`, or that of the memory which it takes in turn with others.
         kept: kept alive as well.
 
     Returns:
-        The builtin, and an array whose first word is 0 while it is idle: another number there forbids calls. None
-        where this interpreter lays objects out otherwise.
+        The builtin; None where this interpreter lays objects out otherwise.
     """
     if not _takes_objects():
         return None
-    words = (0, count, block.address + objects_at, block.address, kernel.addresses[name], *_python())
+    words = (
+        ctypes.addressof(busy),
+        count,
+        block.address + objects_at,
+        block.address,
+        kernel.addresses[name],
+        *_python(),
+    )
     looked, extents = _looked(wanted)
     looks = _words([id(np.ndarray), len(wanted), ctypes.addressof(looked)])
     head = _words([*words, ctypes.addressof(looks) if wanted else 0])
-    return _builtin("direct", head, (kernel, code(), block, looks, looked, extents, kept)), head
+    return _builtin("direct", head, (kernel, code(), block, looks, looked, extents, busy, kept))
 
 
 class Bound:

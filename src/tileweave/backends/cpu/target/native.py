@@ -411,8 +411,9 @@ done:
 }}
 """
 _DIRECT = f"""
-; %head: busy, objects wanted, where they are named, environment, function, PyEval_SaveThread, PyEval_RestoreThread,
-; PyLong_FromLong, what the objects have to be as the first words of a head of @call, or 0. 1: it ran; 0: it did not.
+; %head: where busy is, objects wanted, where they are named, environment, function, PyEval_SaveThread,
+; PyEval_RestoreThread, PyLong_FromLong, what the objects have to be as the first words of a head of @call, or 0.
+; 1: it ran; 0: it did not.
 define ptr @direct(ptr %self, ptr %objects, i64 %count) nounwind {{
 entry:
   %head.at = getelementptr i8, ptr %self, i64 {OBJECT_DATA}
@@ -431,7 +432,8 @@ ask:
   %fits = icmp eq i64 %looked, 0
   br i1 %fits, label %take, label %answer
 take:
-  %pair = cmpxchg ptr %head, i64 0, i64 1 acq_rel monotonic
+  %busy = load ptr, ptr %head
+  %pair = cmpxchg ptr %busy, i64 0, i64 1 acq_rel monotonic
   %mine = extractvalue {{ i64, i1 }} %pair, 1
   br i1 %mine, label %name, label %answer
 name:
@@ -450,7 +452,7 @@ name:
   %restore.at = getelementptr i64, ptr %head, i64 6
   %restore = load ptr, ptr %restore.at
   call void %restore(ptr %thread)
-  store atomic i64 0, ptr %head release, align 8
+  store atomic i64 0, ptr %busy release, align 8
   %ran = icmp eq i64 %clash, 0
   %ran.wide = zext i1 %ran to i64
   br label %answer

@@ -144,3 +144,11 @@ def wished(c: ProductBlocking, settings: Settings) -> ProductBlocking:
         prefetch=settings.prefetch,
         streamed=settings.streamed,
     )
+
+
+def check_settings(settings: object) -> None:
+    """Refuses what are no settings."""
+    if not isinstance(settings, Settings):
+        facts = {"source": "", "log": ""}
+        problem = f"{settings!r} are no settings"
+        raise BackendError("compile(program, settings=..)", problem, legal="Settings(..)", facts=facts)
