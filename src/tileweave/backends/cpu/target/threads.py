@@ -2,7 +2,9 @@
 
 The pool's threads are native: they look for work for a fraction of a millisecond, then sleep on a condition variable.
 One parallel loop runs at a time; a caller that finds the pool busy runs its own loop alone, so nothing can deadlock and
-no result depends on who ran what. Tasks are claimed one by one from a shared counter, which balances them.
+no result depends on who ran what. Each thread has a range of the tasks, the same in every loop of so many, so that it
+meets what it read and wrote the time before in its own cache; it claims them one by one from the range's counter, then
+those that are left of other ranges, which balances them.
 
 The pool is never taken down: its memory and code stay for the life of the process. After a fork the child begins anew.
 """
@@ -20,18 +22,18 @@ from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import host
 
 # The pool's memory, in bytes from its start. `word` holds generation << 20 | open << 16 | limit << 8 | inside.
-_LOCK, _WORD, _NEXT, _FUNCTION, _CONTEXT, _TASKS, _SLEEPERS, _MUTEX, _CONDITION = (
+_LOCK, _WORD, _FUNCTION, _CONTEXT, _TASKS, _SLEEPERS, _MUTEX, _CONDITION, _NEXT = (
     0,
     64,
-    128,
     192,
     200,
     208,
     256,
     320,
     576,
+    1024,
 )
-_SIZE = 1024
+_SIZE = 4096
 _SPINS = 10_000
 """How often a thread without work looks for some before it sleeps: some 0.3 ms in all, since to be woken takes longer
 than the threads of a loop, or two calls, are apart."""
@@ -46,19 +48,40 @@ declare i32 @pthread_mutex_unlock(ptr)
 declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
 declare i32 @sched_yield()
+declare i64 @llvm.smin.i64(i64, i64)
 declare void PAUSE_TYPE
 
-define internal void @tasks(ptr %pool, ptr %function, ptr %context, i64 %count, i64 %thread) nounwind {
+define internal void @tasks(ptr %pool, ptr %function, ptr %context, i64 %count, i64 %threads, i64 %thread) nounwind {
 entry:
   %next = getelementptr i8, ptr %pool, i64 NEXT
-  br label %claim
+  %ranges = call i64 @llvm.smin.i64(i64 %count, i64 %threads)
+  %own = urem i64 %thread, %ranges
+  br label %range
+range:
+  %range.number = phi i64 [ %own, %entry ], [ %following, %leave ]
+  %left = phi i64 [ %ranges, %entry ], [ %fewer, %leave ]
+  %after = add i64 %range.number, 1
+  %before.end = mul i64 %after, %count
+  %end = udiv i64 %before.end, %ranges
+  %counter = getelementptr i64, ptr %next, i64 %range.number
+  br label %look
+look:
+  %seen = load atomic i64, ptr %counter monotonic, align 8
+  %some = icmp slt i64 %seen, %end
+  br i1 %some, label %claim, label %leave
 claim:
-  %task = atomicrmw add ptr %next, i64 1 seq_cst
-  %more = icmp slt i64 %task, %count
-  br i1 %more, label %run, label %done
+  %task = atomicrmw add ptr %counter, i64 1 seq_cst
+  %more = icmp slt i64 %task, %end
+  br i1 %more, label %run, label %leave
 run:
   call void %function(ptr %context, i64 %task, i64 %thread)
-  br label %claim
+  br label %look
+leave:
+  %last = icmp eq i64 %after, %ranges
+  %following = select i1 %last, i64 0, i64 %after
+  %fewer = sub i64 %left, 1
+  %again = icmp sgt i64 %fewer, 0
+  br i1 %again, label %range, label %done
 done:
   ret void
 }
@@ -94,7 +117,18 @@ begin:
   store ptr %function, ptr %at.function, align 8
   store ptr %context, ptr %at.context, align 8
   store i64 %count, ptr %at.tasks, align 8
-  store atomic i64 0, ptr %next seq_cst, align 8
+  %ranges = call i64 @llvm.smin.i64(i64 %count, i64 %threads)
+  br label %share
+share:
+  %range.number = phi i64 [ 0, %begin ], [ %following, %share ]
+  %before = mul i64 %range.number, %count
+  %first = udiv i64 %before, %ranges
+  %counter = getelementptr i64, ptr %next, i64 %range.number
+  store atomic i64 %first, ptr %counter monotonic, align 8
+  %following = add i64 %range.number, 1
+  %shared = icmp slt i64 %following, %ranges
+  br i1 %shared, label %share, label %open
+open:
   %old = load atomic i64, ptr %word seq_cst, align 8
   %generation = lshr i64 %old, 20
   %newer = add i64 %generation, 1
@@ -115,7 +149,7 @@ wake:
   %w2 = call i32 @pthread_mutex_unlock(ptr %mutex)
   br label %work
 work:
-  call void @tasks(ptr %pool, ptr %function, ptr %context, i64 %count, i64 0)
+  call void @tasks(ptr %pool, ptr %function, ptr %context, i64 %count, i64 %threads, i64 0)
   %closed = atomicrmw and ptr %word, i64 -65537 seq_cst
   br label %wait
 wait:
@@ -220,7 +254,7 @@ ran:
   %function = load ptr, ptr %at.function, align 8
   %context = load ptr, ptr %at.context, align 8
   %count = load i64, ptr %at.tasks, align 8
-  call void @tasks(ptr %pool, ptr %function, ptr %context, i64 %count, i64 %thread)
+  call void @tasks(ptr %pool, ptr %function, ptr %context, i64 %count, i64 %limit, i64 %thread)
   %left = atomicrmw sub ptr %word, i64 1 seq_cst
   br label %idle
 }
