@@ -33,7 +33,7 @@ _LOCK, _WORD, _FUNCTION, _CONTEXT, _TASKS, _SLEEPERS, _MUTEX, _CONDITION, _NEXT 
     576,
     1024,
 )
-_SIZE = 4096
+_SIZE = 1024 + 256 * 64  # a line of the cache for the counter of each range
 _SPINS = 10_000
 """How often a thread without work looks for some before it sleeps: some 0.3 ms in all, since to be woken takes longer
 than the threads of a loop, or two calls, are apart."""
@@ -63,7 +63,7 @@ range:
   %after = add i64 %range.number, 1
   %before.end = mul i64 %after, %count
   %end = udiv i64 %before.end, %ranges
-  %counter = getelementptr i64, ptr %next, i64 %range.number
+  %counter = getelementptr [8 x i64], ptr %next, i64 %range.number
   br label %look
 look:
   %seen = load atomic i64, ptr %counter monotonic, align 8
@@ -123,7 +123,7 @@ share:
   %range.number = phi i64 [ 0, %begin ], [ %following, %share ]
   %before = mul i64 %range.number, %count
   %first = udiv i64 %before, %ranges
-  %counter = getelementptr i64, ptr %next, i64 %range.number
+  %counter = getelementptr [8 x i64], ptr %next, i64 %range.number
   store atomic i64 %first, ptr %counter monotonic, align 8
   %following = add i64 %range.number, 1
   %shared = icmp slt i64 %following, %ranges
