@@ -15,7 +15,7 @@ import tileweave as tw
 from tileweave.backends import cpu
 from tileweave.backends.cpu.target import jit
 from tileweave.errors import TileweaveError
-from tileweave.lower import eager
+from tileweave.lower.eager import einsums
 
 EQUATIONS = ["ik,kj->ij", "ki,kj->ij", "ik,jk->ij", "ik,kj->ji", "bik,bkj->bij", "ikb,bkj->jbi", "abk,kc->acb"]
 
@@ -48,7 +48,7 @@ def test_values_are_einsums_for_any_sizes(equation: str, dtype: str) -> None:
 
 
 def forget_all() -> None:
-    for kept in (eager._KEPT, eager._FAST, eager._QUICK, eager._LAST, eager._KINDS):
+    for kept in (einsums._KEPT, einsums._FAST, einsums._QUICK, einsums._LAST, einsums._KINDS):
         kept.clear()
     importlib.import_module("tileweave.lower.execute")._KERNELS.clear()
     cpu.forget()
@@ -59,14 +59,14 @@ def test_a_further_shape_takes_the_code_that_is_there(monkeypatch: pytest.Monkey
     def run(m: int, k: int, n: int) -> Any:
         a, b = np.ones((m, k), "f4"), np.ones((k, n), "f4")
         assert (tw.contract("ik,kj->ij", a, b, threads=1) == k).all()
-        (kind,) = eager._KINDS.values()
+        (kind,) = einsums._KINDS.values()
         extents, walks = {"i": m, "j": n, "k": k}, ({"i": 4 * k, "k": 4}, {"k": 4 * n, "j": 4}, {"i": 4 * n, "j": 4})
         assert kind.axes == ("i", "j", "k")
         return kind.kernel.resized([(extents[x], tuple(walk.get(x, 0) for walk in walks)) for x in "ijk"], soon=True)
 
     forget_all()
     one = run(40, 50, 60)
-    monkeypatch.setattr(eager, "compiled", None)  # nothing is compiled any more
+    monkeypatch.setattr(einsums, "compiled", None)  # nothing is compiled any more
     two, other = run(40, 70, 61), run(3, 70, 61)
     assert one.settled and two.settled and not other.settled
     assert one.source == two.source == other.source
@@ -97,7 +97,7 @@ def test_sizes_that_do_not_fit_are_told_as_ever() -> None:
 
 def test_code_goes_with_the_last_kernel_that_holds_it() -> None:
     tw.contract("ik,kj->ij", np.ones((31, 5)), np.ones((5, 47)))
-    assert eager._KINDS
+    assert einsums._KINDS
     forget_all()
     before = len(jit._KEPT)
     tw.contract("ik,kj->ij", np.ones((31, 5)), np.ones((5, 47)))

@@ -27,10 +27,10 @@ from tileweave.graph.ops.contract import worded
 from tileweave.graph.ops.elementwise import promoted
 from tileweave.graph.passes.evaluate import gather
 from tileweave.layout.core.search import first_collision
+from tileweave.lower.eager.orders import is_row_major, lying, order_of
+from tileweave.lower.eager.steps import Call, KernelStep, Quick, into, into_new, quick_of
 from tileweave.lower.execute import COPIES, compiled, decide, execute
-from tileweave.lower.orders import is_row_major, lying, order_of
 from tileweave.lower.programs import LONG_CONTRACTION
-from tileweave.lower.steps import Call, KernelStep, Quick, into, into_new, quick_of
 
 Array = np.ndarray[Any, Any]
 
