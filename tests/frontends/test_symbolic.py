@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -252,7 +253,8 @@ def is_bound(build, extents=(12, 20)) -> bool:
         x = RNG.normal(size=(n, 6)).astype(np.float32)
         made = model.at(n=n)
         (wanted,) = tw.graph.evaluate([made.outputs["out"]], {made.inputs["x"].producer: x})
-        np.testing.assert_allclose(tw.run(plan, bind={"x": x}), wanted, rtol=1e-5, atol=1e-5)
+        with mock.patch("tileweave.frontends.symbolic.whole", lambda *given: None):  # else nothing has estimates
+            np.testing.assert_allclose(tw.run(plan, bind={"x": x}), wanted, rtol=1e-5, atol=1e-5)
     made = plan.made[extents[-1],]
     bound = not made.peak_bytes
     assert plan.at(n=extents[-1]).peak_bytes  # whoever asks for the plan has estimates

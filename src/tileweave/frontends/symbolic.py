@@ -22,7 +22,7 @@ from tileweave.planner import Machines, Plan
 from tileweave.planner.machines import machines as make_machines
 from tileweave.planner.simulate import costed
 from tileweave.runtime.api import run, source
-from tileweave.runtime.planned import bound_like
+from tileweave.runtime.planned import bound_like, whole
 from tileweave.runtime.session import PLAIN, current_session
 from tileweave.words import size_text
 
@@ -224,14 +224,16 @@ class SymbolicPlan:
         return self.of(extents), self.model.at(**extents).bind(**bind)
 
     def of(self, extents: Mapping[str, int]) -> Plan:
-        """The plan for extents, perhaps without estimates: the steps of one that differs in nothing else are bound."""
+        """The plan for extents, perhaps without estimates: the steps of one that differs in nothing else are bound, and
+        operations that one machine holds whole are not cut."""
 
         def plan() -> Plan:
             model = self.model.at(**extents)
             with _LOCK:
                 known = list(reversed(self.made.values()))
             bound = (bound_like(model.graph, other) for other in known)
-            return next(filter(None, bound), None) or model.plan(self.machines)
+            made = next(filter(None, bound), None) or whole(model.graph, self.machines or make_machines(1))
+            return made or model.plan(self.machines)
 
         return _kept(self.made, tuple(self.model.checked(extents).values()), plan)
 

@@ -40,7 +40,9 @@ def whole(graph: Graph, machines: Machines) -> Plan | None:
     for node in graph.nodes():
         if isinstance(node, Source) and (node.placement is not None or not isinstance(node.data, (ArrayData, Hole))):
             return None
-    if len(machines) > 1 or not all(isinstance(sink.target, MemoryTarget) for sink in graph.sinks):
+    if len(machines) > 1 or current_session() is not PLAIN:
+        return None
+    if not all(isinstance(sink.target, MemoryTarget) for sink in graph.sinks):
         return None
     kind = kind_of_graph(graph, machines)
     key = (kind, machines, *map(id, backends()))
