@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.teir.test_extensions import operand
 
 import tileweave as tw
 from tileweave import graph as tg
+from tileweave.backends.cpu import compile
+from tileweave.teir import emit_contraction
 
 Array = np.ndarray[Any, Any]
 TIMES = 3
@@ -127,3 +130,14 @@ def test_saturation_takes_unsigned_bytes() -> None:
     x = np.resize(np.array([-3.5, 0.0, 1.9, 254.6, 255.9, 1e9, -np.inf, np.inf, np.nan], "float32"), (90, 50))
     wanted = np.clip(np.trunc(np.nan_to_num(x, nan=0.0, posinf=255, neginf=0)), 0, 255).astype("uint8")
     same(compiled(lambda a: tg.saturate(a * 1.0, "uint8"), x), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_products_of_unsigned_integers(dtype: str) -> None:
+    """TEIR's own: sums of products wrap, of wider results they are formed wide."""
+    rng = drawn()
+    a, b = integers(rng, dtype, (21, 40)), integers(rng, dtype, (40, 33))
+    for out in (np.empty((21, 33), dtype), np.empty((21, 33), "uint64")):
+        program = emit_contraction("ik,kj->ij", [operand(a), operand(b)], operand(out), relu=True)
+        compile(program, cache=False)(a, b, out)
+        np.testing.assert_array_equal(out, a.astype(out.dtype) @ b.astype(out.dtype))

@@ -67,7 +67,7 @@ def contractions(draw):
 
 
 @settings(max_examples=150, deadline=None)
-@given(contractions(), st.sampled_from(sorted(DTYPES)), st.booleans())
+@given(contractions(), st.sampled_from(sorted(name for name in DTYPES if name[0] != "U")), st.booleans())
 def test_contractions_are_einsum(case, dtype, tiled):
     equation, extents, seed = case
     rng = np.random.default_rng(seed)
