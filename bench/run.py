@@ -17,9 +17,8 @@ import secrets
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ class Case:
     """What is computed from arrays of some shapes.
 
     Args:
-        shapes: of the inputs, from a generator; inputs that are not normally distributed come as arrays.
+        shapes: of the inputs, from a generator.
         own: from tensors of tileweave.
         numpy: from arrays.
         torch: from torch and its tensors; None: not compared.
@@ -60,7 +59,7 @@ class Case:
         dtype: of the inputs; NumPy defines the result in it where it is no float32.
     """
 
-    shapes: Callable[[np.random.Generator], Sequence[tuple[int, ...] | Array]]
+    shapes: Callable[[np.random.Generator], Sequence[tuple[int, ...]]]
     own: Call
     numpy: Call
     torch: Call | None = None
@@ -463,32 +462,142 @@ CASES: dict[str, Case] = {
         ),
         lambda t, q, k, v: t.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
     ),
+    "add in int8": Case(two, lambda x, y: x + y, np.add, lambda t, x, y: x + y, lambda j, x, y: x + y, 30, "int8"),
+    "choice in uint8": Case(
+        two,
+        lambda x, y: tw.where(x > 40, x, y),
+        lambda x, y: np.where(x > 40, x, y),
+        lambda t, x, y: t.where(x > 40, x, y),
+        lambda j, x, y: j.numpy.where(x > 40, x, y),
+        50,
+        "uint8",
+    ),
+    "clip in int16": Case(
+        one,
+        lambda x: tw.clip(x, -500, 700),
+        lambda x: np.clip(x, -500, 700),
+        lambda t, x: t.clamp(x, -500, 700),
+        lambda j, x: j.numpy.clip(x, -500, 700),
+        600,
+        "int16",
+    ),
+    "bits in int32": Case(
+        two,
+        lambda x, y: (x & y) ^ x,
+        lambda x, y: (x & y) ^ x,
+        lambda t, x, y: (x & y) ^ x,
+        lambda j, x, y: (x & y) ^ x,
+        1e6,
+        "int32",
+    ),
+    "floor_divide in int32": Case(
+        two,
+        lambda x, y: x // (y | 1),
+        lambda x, y: x // (y | 1),
+        lambda t, x, y: t.div(x, y | 1, rounding_mode="floor"),
+        lambda j, x, y: x // (y | 1),
+        1e3,
+        "int32",
+    ),
+    "uint8 to float32": Case(
+        one,
+        lambda x: tw.cast(x, "float32") / 255,
+        lambda x: x.astype(np.float32) / 255,
+        lambda t, x: x.to(t.float32) / 255,
+        lambda j, x: x.astype(np.float32) / 255,
+        50,
+        "uint8",
+    ),
+    "float32 to int8": Case(
+        one,
+        lambda x: tw.cast(x, "int8"),
+        lambda x: x.astype(np.int8),
+        lambda t, x: x.to(t.int8),
+        lambda j, x: x.astype(np.int8),
+        20,
+    ),
+    "int32 to int64": Case(
+        one,
+        lambda x: tw.cast(x, "int64"),
+        lambda x: x.astype(np.int64),
+        lambda t, x: x.to(t.int64),
+        None,
+        1e6,
+        "int32",
+    ),
+    "count in rows": Case(
+        one,
+        lambda x: tw.sum(x > 0, -1),
+        lambda x: (x > 0).sum(-1),
+        lambda t, x: (x > 0).sum(-1),
+        lambda j, x: (x > 0).sum(-1),
+    ),
+    "any in columns": Case(
+        one,
+        lambda x: tw.any(x > 3, 0),
+        lambda x: (x > 3).any(0),
+        lambda t, x: (x > 3).any(0),
+        lambda j, x: (x > 3).any(0),
+    ),
+    "sum of rows in uint8": Case(
+        one,
+        lambda x: tw.sum(x, -1, dtype="int64"),
+        lambda x: x.sum(-1, dtype=np.int64),
+        lambda t, x: x.sum(-1),
+        None,
+        50,
+        "uint8",
+    ),
+    "every third row": Case(
+        one, lambda x: x[::3] * 2, lambda x: x[::3] * 2, lambda t, x: x[::3] * 2, lambda j, x: x[::3] * 2
+    ),
+    "differences": Case(
+        one,
+        lambda x: x[:, 1:] - x[:, :-1],
+        lambda x: x[:, 1:] - x[:, :-1],
+        lambda t, x: x[:, 1:] - x[:, :-1],
+        lambda j, x: x[:, 1:] - x[:, :-1],
+    ),
+    "added backwards": Case(
+        one, lambda x: x + x[:, ::-1], lambda x: x + x[:, ::-1], lambda t, x: x + x.flip(1), lambda j, x: x + x[:, ::-1]
+    ),
+    "swapped axes": Case(
+        solids,
+        lambda x: tw.transpose(x, (1, 0, 2)),
+        lambda x: x.transpose(1, 0, 2).copy(),
+        lambda t, x: x.permute(1, 0, 2).contiguous(),
+        lambda j, x: j.numpy.transpose(x, (1, 0, 2)),
+    ),
+    "softmax of columns": Case(
+        one,
+        lambda x: tw.softmax(x, 0),
+        lambda x: np_softmax(x.T).T,
+        lambda t, x: t.softmax(x, 0),
+        lambda j, x: j.nn.softmax(x, 0),
+    ),
 }
 
 
-def drawn(case: Case, rng: np.random.Generator) -> list[Array]:
-    """The inputs of a case, from the generator."""
-
-    def one(given: tuple[int, ...] | Array) -> Array:
-        if isinstance(given, np.ndarray):
-            return given
-        return (rng.standard_normal(given, dtype=np.float32) * case.scale).astype(case.dtype)
-
-    return [one(given) for given in case.shapes(rng)]
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], case: Case) -> Array:
+    """Normally distributed numbers of a case; of unsigned types their sizes."""
+    numbers = rng.standard_normal(shape, dtype=np.float32) * case.scale
+    return (np.abs(numbers) if case.dtype.startswith("u") else numbers).astype(case.dtype)
 
 
-def row(cases: Mapping[str, Case], name: str, rng: np.random.Generator, threads: int, rounds: int) -> dict[str, object]:
+def row(name: str, rng: np.random.Generator, threads: int, rounds: int) -> dict[str, object]:
     """One case on shapes of the generator."""
-    case = cases[name]
-    arrays = drawn(case, rng)
-    holes = [tw.source(shape=x.shape, dtype=x.dtype, name=f"x{k}") for k, x in enumerate(arrays)]
+    case = CASES[name]
+    shapes = [tuple(shape) for shape in case.shapes(rng)]
+    arrays = [drawn(rng, shape, case) for shape in shapes]
+    holes = [tw.source(shape=shape, dtype=case.dtype, name=f"x{k}") for k, shape in enumerate(shapes)]
     start = time.perf_counter()
     plan = tw.plan(case.own(*holes))
     bind = {f"x{k}": array for k, array in enumerate(arrays)}
     found = tw.run(plan, bind=bind, threads=threads)
     first = time.perf_counter() - start
     with np.errstate(all="ignore"):
-        wanted = case.numpy(*(array.astype(np.float64) if array.dtype.kind == "f" else array for array in arrays))
+        whole = arrays[0].dtype.kind in "iu"
+        wanted = np.asarray(case.numpy(*(arrays if whole else (array.astype(np.float64) for array in arrays))), float)
     candidates: Candidates = {
         "tileweave": lambda: tw.run(plan, bind=bind, threads=threads),
         "numpy": lambda: case.numpy(*arrays),
@@ -507,7 +616,7 @@ def row(cases: Mapping[str, Case], name: str, rng: np.random.Generator, threads:
     kernels = [f"{step.name}: {step.kernel}" for step in plan.steps if step.stage != "store"]
     return {
         "case": name,
-        "shapes": [array.shape for array in arrays],
+        "shapes": shapes,
         **{f"{who}_us": round(statistics.median(taken) * 1e6, 1) for who, taken in times.items()},
         **compared(times, "tileweave", [who for who in times if who != "tileweave"]),
         "first_ms": round(first * 1e3, 1),
@@ -551,4 +660,4 @@ def main(bench: str, many: str, cases: Sequence[str], row: Row) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main("run", "cases", list(CASES), partial(row, CASES)))
+    sys.exit(main("run", "cases", list(CASES), row))
