@@ -35,7 +35,7 @@ def np_back(x: Array, w: Array) -> Array:
     n, c, h, v = x.shape
     wide = np.zeros((n, c, 2 * h - 1, 2 * v - 1), x.dtype)
     wide[:, :, ::2, ::2] = x
-    return np_filtered(wide, np.ascontiguousarray(w.swapaxes(0, 1)[:, :, ::-1, ::-1]), padding=2)
+    return np_filtered(wide, np.ascontiguousarray(w.swapaxes(0, 1)[:, :, ::-1, ::-1]), padding=w.shape[2] - 1)
 
 
 def np_groups(x: Array, w: Array, b: Array) -> Array:
