@@ -127,6 +127,14 @@ def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> 
     assert not right(37)
 
 
+def test_a_cache_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWEAVE_CACHE", "off")
+    monkeypatch.chdir(tmp_path)
+    assert not right(41)
+    assert not right(41)
+    assert not list(tmp_path.iterdir())
+
+
 MANY = """
 import sys, numpy as np
 from tileweave.backends.cpu import compile, forget

@@ -35,13 +35,13 @@ _writes = 0
 def cache_directory() -> Path:
     """Where files are kept: ``TILEWEAVE_CACHE``, else ``~/.cache/tileweave``; asked at every compilation.
 
-    For a user without a home it is a place that cannot exist, so that nothing is kept.
+    For ``TILEWEAVE_CACHE=off``, and a user without a home, it is a place that cannot exist, so that nothing is kept.
     """
     named = os.environ.get("TILEWEAVE_CACHE")
-    if named:
+    if named and named != "off":
         return Path(named)
     try:
-        home = Path.home()
+        home = Path(os.devnull) if named else Path.home()
     except RuntimeError:
         home = Path(os.devnull)
     return home / ".cache" / "tileweave"
