@@ -220,12 +220,11 @@ def test_code_of_other_blocks_gives_the_same_bits(equation: str) -> None:
             lent = known[0].resized(sizes_of(program), soon=True)
             if lent is None or lent.settled:
                 continue
-            served += 1
             own = cpu.compile(program, threads=1)
-            assert own.source != lent.source
+            served += own.source != lent.source
             for one, two in zip(on_random(lent), on_random(own), strict=True):
                 np.testing.assert_array_equal(one, two)
-    assert served >= 6
+    assert served >= 6, "most of what serves is other code"
 
 
 def test_code_of_its_own_is_made_for_sizes_that_are_asked_for_again() -> None:

@@ -67,7 +67,7 @@ def test_thousands_of_graphs_have_one_value(dtype, part):
 def test_the_random_graphs_hold_every_operator_and_selector():
     operators, selectors = set(), set()
     for dtype in INTEGERS + FLOATS:
-        for seed in range(120):
+        for seed in range(200):
             values = random_graph(seed, dtype, 6, steps_for(dtype), empty=0.1)
             for node in tw.Graph.of(*(v.tensor for v in values)).nodes():
                 if isinstance(node, tw.Operation):
