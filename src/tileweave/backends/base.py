@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from tileweave.backends.calls import NOWHERE, Apart, CallRow, Calls, Outcome, Point, PythonRow, Wanted
+from tileweave.backends.calls import NOWHERE, Apart, CallRow, Calls, Outcome, Point, PointColumns, PythonRow, Wanted
 from tileweave.errors import BackendError
 from tileweave.teir.ir.program import Invocation, Program
 
@@ -318,7 +318,11 @@ class PythonCalls:
         return len(self._calls) - 1
 
     def sequence(
-        self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = (), apart: Apart = NOWHERE
+        self,
+        calls: Sequence[int],
+        points: Sequence[Point | PointColumns] = (),
+        wanted: Sequence[Wanted] = (),
+        apart: Apart = NOWHERE,
     ) -> CallRow:
         """These calls one after the other."""
         chosen = [self._calls[call] for call in calls]
@@ -330,7 +334,8 @@ class PythonCalls:
             for kernel, arrays in chosen:
                 kernel(*arrays)
 
-        return PythonRow(point, run, points, wanted, apart)
+        own = [one for one in points if isinstance(one, Point)]  # it has no columns
+        return PythonRow(point, run, own, wanted, apart)
 
 
 # ---- the registry ---------------------------------------------------------------------------------------------------

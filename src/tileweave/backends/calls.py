@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tileweave.backends.host import address_of, span
 
@@ -84,13 +85,18 @@ class Calls(Protocol):
         """
 
     def sequence(
-        self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = (), apart: Apart = NOWHERE
+        self,
+        calls: Sequence[int],
+        points: Sequence[Point | PointColumns] = (),
+        wanted: Sequence[Wanted] = (),
+        apart: Apart = NOWHERE,
     ) -> CallRow:
         """These calls one after the other.
 
         Args:
             calls: by number.
-            points: operands that every run brings, beside those that were given to `add`.
+            points: operands that every run brings, beside those that were given to `add`; in columns where the value
+                also `AddsAlike`.
             wanted: what the objects of a run have to be.
             apart: which of them have to lie apart in `CallRow.again`.
         """
@@ -106,6 +112,17 @@ class AddsAlike(Protocol):
         Raises:
             BackendError: what is written shares bytes with another array.
         """
+
+    def add_columns(self, call: int, moved_bytes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """Calls like an earlier one, by number, each on arrays that lie some bytes behind its arrays; as `add_like`.
+
+        Args:
+            call: the earlier one.
+            moved_bytes: a row per call, a column per operand.
+        """
+
+    def operands(self, calls: NDArray[np.int64], position: int) -> NDArray[np.int64]:
+        """Where the operands of a position are named, for `PointColumns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +142,21 @@ class Point:
     number: int
     offset_bytes: int
     view: Callable[[Array], Array] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointColumns:
+    """Operands that lie in objects of the run, a row each.
+
+    Args:
+        places: where they are named, as `AddsAlike.operands` says.
+        numbers: of the objects.
+        offset_bytes: from the object's first element to the operand's.
+    """
+
+    places: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    offset_bytes: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ or a slice of what is row-major.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,13 +24,13 @@ from tileweave.backends.calls import AddsAlike, CallRow, Calls, Wanted
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source
 from tileweave.lower import homes
+from tileweave.lower.batches import FEW, Places, Rows, native, places_of
+from tileweave.lower.columns import CallColumns, columns_of, in_order_of_tasks
 from tileweave.lower.execute import COPIES, Writes, copy, definition, execute, regular
 from tileweave.lower.reads import (
     block_bytes,
     call_of,
     constant,
-    is_call,
-    is_native,
     own,
     place,
     put_together,
@@ -65,8 +64,6 @@ from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 
 Array = np.ndarray[Any, Any]
-FIXED_BYTES = 1 << 20
-"""What is computed once from constants and kept may be this large, or as large as what it is computed from."""
 
 
 class WorkFailed(Exception):
@@ -115,37 +112,30 @@ class Executable:
         self._segment, self._accesses = CallSegment(), ArrayAccesses()
         self._calls: dict[str, Calls] = {}
         self._known: dict[Any, TaskKind] = {}
-        self._alike: dict[Any, tuple[int, TaskKind | None]] = {}  # how arrays lie -> the first call; None: a copy
+        self._alike: dict[Any, int] = {}  # how arrays lie -> the first call that copies one to the other
         self._outputs: dict[tuple[int, str], int] = {}  # (task that leaves a block of several, output) -> its value
         self._kept: list[Array] = []
-        self.python_steps = 0
-        self.kernels = 0
-        self._native = [is_native(steps[task.step], task) or is_call(steps[task.step], task) for task in tasks]
-        self._buffers: dict[tuple[int, int], Array | Slot] = {}
+        self.python_steps = self.kernels = 0
+        self._places = places_of(steps, tasks, sources, constant, self._sinks, room_bytes)
+        self._native = self._places.native.tolist() if self._places else [native(steps[t.step], t) for t in tasks]
+        self._buffers: dict[tuple[int, int], Array | Slot] = self._places.buffers if self._places else {}
         self._holders = homes.Holders(sources, constant, self._buffers, self._result_samples, self._results)
-        self._homes: dict[int, Home] = {}
+        self._homes: Mapping[int, Home] = {}
         self._fixed: dict[int, Any] = {}  # task -> its array, or its block of several outputs
         self._views: dict[int, ReadPiece] = {}  # reshape -> what it is a view of
         self._seen = tasks  # what they read through views
         self._sweeps: dict[int, Sweep] = {}  # task -> its sweep, which runs in the place of its last task
         self._panels = PanelCalls(steps, threads, self._never_changes)
-        self.arena_bytes = self._lay_out(room_bytes)
-        dropped = homes.dropped(steps, self._seen, self._stays)
-        for task in tasks:
-            if steps[task.step].stage == "store":
-                self._store(task)
-            elif task.number in self._fixed:
-                self._fix(task)
-            elif task.number in self._sweeps:
-                self._sweep(task)
-            elif task.number not in self._views:
-                self._work(task)
-            if task.number in dropped:
-                gone = set(dropped[task.number])
-                outputs = [number for (one, _), number in self._outputs.items() if one in gone]
-                self._drop([*(self._count + number for number in gone), *outputs])
+        if self._places is not None:
+            self._homes, self.arena_bytes = self._places.homes, self._places.total
+            self._in_columns(self._places)
+        else:
+            self.arena_bytes = self._lay_out(room_bytes)
+            dropped = homes.dropped(steps, self._seen, self._stays)
+            for task in tasks:
+                self._add(task, dropped.get(task.number, ()))
+            self._flush()
         self.arena_bytes += self._panels.arranged_bytes
-        self._flush()
         self.apart = self._accesses.apart(list(sources.values()), self.bound, self._result_samples)
         """Of the arrays that a run brings and the results."""
         self._first = self._begin()
@@ -218,12 +208,70 @@ class Executable:
         self._actions = [(n, one.made(self._calls) if isinstance(one, CallSegment) else one) for n, one in rest]
         return row
 
+    def _add(self, task: Task, dropped: Sequence[int]) -> None:
+        """Adds what a run does for a task, and then drops blocks that Python holds."""
+        if self._steps[task.step].stage == "store":
+            self._store(task)
+        elif task.number in self._fixed:
+            self._fix(task)
+        elif task.number in self._sweeps:
+            self._sweep(task)
+        elif task.number not in self._views:
+            self._work(task)
+        if dropped:
+            gone = set(dropped)
+            outputs = [number for (one, _), number in self._outputs.items() if one in gone]
+            self._drop([*(self._count + number for number in gone), *outputs])
+
+    def _in_columns(self, places: Places) -> None:
+        """Adds what a run does for all tasks."""
+        alone, columns = list[int](), list[CallColumns]()
+        for rows in places.rows:
+            found = self._bind_rows(places, rows)
+            alone += rows.numbers.tolist() if found is None else []
+            columns += found or []
+        between, dropped = list[tuple[int, list[tuple[int, Action | CallSegment]]]](), places.dropped
+        for number in sorted(alone):
+            self._add(self._tasks[number], dropped.get(number, ()))
+            self._flush()
+            between.append((number, self._found))
+            self._found = []
+        self._found = in_order_of_tasks(columns, between, COPIES)
+
+    def _bind_rows(self, places: Places, rows: Rows) -> list[CallColumns] | None:
+        """The calls of tasks that lie alike, made from those of the first; None where each is bound by itself."""
+        sample, step = rows.sample, self._steps[rows.sample.step]
+        store = step.stage == "store"
+        if len(rows.numbers) < FEW or not (store or (is_native(step, sample) and step.kernel.backend == COPIES)):
+            return None
+        sink = self._sinks[cast("Sink", step.node)] if store else -1
+        there = [piece for piece in sample.reads[0].pieces if self._is_there(piece, sink)] if store else []
+        moved = places.moved(rows, there)
+        if moved is None:
+            return None
+        known = len(self._kept), self.arena_bytes, self.kernels, self.python_steps
+        self._accesses, whole = ArrayAccesses(), self._accesses
+        self._add(sample, ())
+        self._accesses, own = whole, self._accesses
+        self._segment, segment = CallSegment(), self._segment
+        alike = not self._found and segment.by in ("", COPIES) and hasattr(self._calls_of(COPIES), "add_columns")
+        if alike and len(segment.calls) == len(moved):
+            found = columns_of(rows.numbers, segment, moved, cast("AddsAlike", self._calls_of(COPIES)))
+            if found is not None:
+                self.kernels += 0 if store else len(rows.numbers) - 1
+                places.note(rows, own, whole, there)
+                return found
+        self._found = []
+        self._kept, (self.arena_bytes, self.kernels, self.python_steps) = self._kept[: known[0]], known[1:]
+        return None
+
     # ---- where blocks lie ---------------------------------------------------------------------------------------
 
     def _lay_out(self, room_bytes: int) -> int:
         """Places every block that a kernel makes; the bytes of the arena."""
         results = homes.in_results(self._steps, self._tasks, self._sinks)
-        self._find_fixed(results)
+        for number in homes.fixed(self._steps, self._tasks, results, lambda source: self._holders.of(source).fixed):
+            self._fixed[number], self._native[number] = None, False
         results = {number: home for number, home in results.items() if number not in self._fixed}
         native = [task for task in self._tasks if self._native[task.number]]
         found = sweeps.find(self._steps, self._tasks, self._native, results, self._fixed)
@@ -261,23 +309,6 @@ class Executable:
         """The buffers of the arena."""
         own = self._fixed, self._sweeps, self._never_changes
         return homes.buffers(self._steps, self._tasks, self._seen, self._homes, *own)
-
-    def _find_fixed(self, results: Mapping[int, Home]) -> None:
-        """Tasks that depend on constants alone, other than those that only make a result: done once, here.
-
-        A source is constant where nothing is bound to it and nothing writes to its array, as to the weights of a model.
-        """
-        fixed, readers = self._fixed, Counter(number for task in self._tasks for number in task.needs)
-        for task in self._tasks:
-            if not all(number in fixed for number in task.needs) or not all(map(self._never_changes, task.reads)):
-                continue
-            if self._steps[task.step].stage == "store" or (task.number in results and readers[task.number] == 1):
-                continue
-            read = sum(read.size_bytes for read in task.reads)
-            kept = sum(kind.size_bytes for kind in homes.kinds(self._steps[task.step], task).values())
-            if kept <= max(read, FIXED_BYTES):
-                self._fixed[task.number] = None
-                self._native[task.number] = False
 
     def _never_changes(self, read: Read) -> bool:
         """Whether what is read is the same in every run."""
@@ -377,10 +408,10 @@ class Executable:
     def _moved(self, number: int, target: Array | Slot, source: Array | Slot) -> bool:
         """Adds a call that copies; False where there is no code for it."""
         by, lies = backend(COPIES), (lies_as(source), lies_as(target))
-        how = "copy", *((array.dtype, array.shape, array.strides, array.flags.aligned) for array in lies)
+        how = tuple((array.dtype, array.shape, array.strides, array.flags.aligned) for array in lies)
         if how in self._alike:
             calls = cast("AddsAlike", self._calls_of(COPIES))
-            call = calls.add_like(self._alike[how][0], list(map(address_of, lies)))
+            call = calls.add_like(self._alike[how], list(map(address_of, lies)))
             if call is not None:
                 self._point(call, [source, target], number)
                 return True
@@ -388,7 +419,7 @@ class Executable:
         if mover is not None:
             call = self._call(mover, [source, target], number)
             if hasattr(self._calls_of(COPIES), "add_like"):
-                self._alike[how] = call, None
+                self._alike[how] = call
         return mover is not None
 
     def _call(self, kernel: Any, operands: Sequence[Array | Slot], number: int, by: str = COPIES) -> int:
@@ -416,12 +447,9 @@ class Executable:
     def _work(self, task: Task) -> None:
         step = self._steps[task.step]
         node = cast("Operation", step.node)
-        lies = self._holders.lies(task, self._homes) if is_native(step, task) else None
-        if lies is not None and self._call_like(task, *lies):
-            return
         found = [self._input(task, k) for k in range(len(task.reads))]
         target = self._target(task)
-        add = self._given if is_call(step, task) else partial(self._bind, how=lies and lies[0])
+        add = self._given if is_call(step, task) else self._bind
         if self._native[task.number] and target is not None and add(task, step, found, target):
             return
         slot, kept = self._count + task.number, step.outputs
@@ -462,33 +490,8 @@ class Executable:
                 alike = [one for one in self._samples if one.type.shape == self._boxes[home.result].shape]
                 self._writes(member.task, last if sweep.follows(alike, number) else first)
 
-    def _call_like(self, task: Task, how: Any, lies: Sequence[homes.Lying]) -> bool:
-        """Adds a call like the first one of a task whose arrays lie alike; False where there is none."""
-        first = self._alike.get(how)
-        if first is None:
-            return False
-        call, kind = first[0], cast("TaskKind", first[1])
-        order = [lies[k] for k in kind.order]  # -1: the block, which is the last
-        calls = cast("AddsAlike", self._calls_of(self._steps[task.step].kernel.backend))
-        made = calls.add_like(call, [holder.address + offset for holder, offset, _ in order])
-        if made is None:
-            return False
-        for k, (holder, offset, view) in enumerate(order):
-            if holder.slot is not None:
-                self._segment.points.append((made, k, holder.slot.part(view()), holder.base + offset))
-        self._segment.add(made, task.number)
-        self._bound(task, kind.over)
-        return True
-
-    def _bind(
-        self,
-        task: Task,
-        step: Step,
-        found: Sequence[tuple[Array | Slot, Array]],
-        target: Array | Slot,
-        how: Any = None,
-    ) -> bool:
-        """Adds a kernel to the calls; False where the arrays' strides allow none. `how` is said by `Holders.lies`."""
+    def _bind(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
+        """Adds a kernel to the calls; False where the arrays' strides allow none."""
         sample = [array for _, array in found]
         made = lies_as(target)
         if not all(regular(array) is array for array in sample):
@@ -508,9 +511,6 @@ class Executable:
             self.arena_bytes += sum(array.nbytes for array in new)
             given = own
         call = calls.add(kind.kernel, given)
-        rearranged = any(array is not sample[k] for array, k in zip(given, kind.order, strict=True) if k >= 0)
-        if how is not None and not rearranged and hasattr(calls, "add_like"):
-            self._alike[how] = call, kind
         self._point(call, [target if k < 0 else found[k][0] for k in kind.order], task.number)
         self._bound(task, kind.over)
         return True

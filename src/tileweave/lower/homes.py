@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from tileweave.backends.host import address_of
 from tileweave.graph import Operation, Sink, Source, TensorType
-from tileweave.lower.reads import bounds, never_written, pointwise, view_of, written_over
+from tileweave.lower.reads import bounds, never_written, pointwise, written_over
 from tileweave.lower.sweeps.fields import Sweep
-from tileweave.lower.values import Holder, Home, Slot, lies_as, moved_strides, place_in_time
+from tileweave.lower.values import Holder, Home, Slot, lies_as, place_in_time
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 from tileweave.space import AffineMap, Box
@@ -37,6 +36,37 @@ def in_results(steps: Sequence[Step], tasks: Sequence[Task], sinks: Mapping[Sink
                     hold = piece.map.cover(node.tensor.type.box)
                     if hold.size == node.tensor.type.box.size:  # else a dimension of the result is none of the block's
                         found.setdefault(piece.task, Home((-1, sinks[node]), hold))
+    return found
+
+
+FIXED_BYTES = 1 << 20
+"""What is computed once from constants and kept may be this large, or as large as what it is computed from."""
+
+
+def fixed(
+    steps: Sequence[Step], tasks: Sequence[Task], results: Collection[int], constant: Callable[[Source], bool]
+) -> set[int]:
+    """Tasks that depend on constants alone, other than those that only make a result: done once.
+
+    Args:
+        steps: of the plan.
+        tasks: all of them.
+        results: those whose block is a part of a result.
+        constant: whether nothing is bound to a source and nothing writes to its array, as to the weights of a model.
+    """
+    found, readers = set[int](), Counter(number for task in tasks for number in task.needs)
+    for task in tasks:
+        if not found.issuperset(task.needs):
+            continue
+        sources = {piece.source for read in task.reads for piece in read.pieces} - {None}
+        if not all(constant(source) for source in sources if source is not None):
+            continue
+        if steps[task.step].stage == "store" or (task.number in results and readers[task.number] == 1):
+            continue
+        read = sum(read.size_bytes for read in task.reads)
+        kept = sum(kind.size_bytes for kind in kinds(steps[task.step], task).values())
+        if kept <= max(read, FIXED_BYTES):
+            found.add(task.number)
     return found
 
 
@@ -279,10 +309,6 @@ def placed(
     return {key: (kind, start) for (key, kind), start in zip(kinds.items(), starts, strict=True)}, total
 
 
-Lying = tuple[Holder, int, Callable[[], Callable[[Array], Array] | None]]
-"""What holds an array, how far behind its first element that begins, and what makes the view of it."""
-
-
 class Holders:
     """The arrays of which everything that kernels read and write in place is a view.
 
@@ -332,24 +358,3 @@ class Holders:
         sample, shape = self._results[home.result], home.hold.shape
         view = (lambda array: array.reshape(shape)) if sample.shape != shape else None
         return Slot(self._first + home.result, view, sample)
-
-    def lies(self, task: Task, homes: Mapping[int, Home]) -> tuple[Any, list[Lying]] | None:
-        """(the step of a task and how its arrays lie, where each read and then the block lies); None where one is no
-        view of what is there."""
-        home = homes.get(task.number)
-        if home is None:
-            return None
-        out, lie = list[Lying](), list[Any]()
-        for read in task.reads:
-            piece = read.pieces[0]
-            key = piece.source if piece.source is not None else homes.get(piece.task)
-            if len(read.pieces) > 1 or key is None:
-                return None
-            holder = self.of(key)
-            strides = holder.array.strides if piece.shifts else moved_strides(piece.map, holder.array.strides)
-            at = piece.region.start if piece.shifts else piece.map(piece.box.start)
-            out.append((holder, holder.offset_bytes(at), partial(view_of, piece, holder.box)))
-            lie.append((piece.box.shape, strides, holder.fixed))
-        made = self.of(home)
-        out.append((made, made.offset_bytes(task.out.start), partial(made.slice, task.out)))
-        return (task.step, task.index.size, task.out.shape, made.array.strides, *lie), out

@@ -6,16 +6,17 @@ The values of a run are its sources, then what tasks leave to Python, then its r
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from mmap import mmap
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tileweave.backends.base import Compiled, WritesOver
-from tileweave.backends.calls import NOWHERE, Apart, CallRow, Calls, Outcome, Point, Wanted
+from tileweave.backends.calls import NOWHERE, Apart, CallRow, Calls, Outcome, Point, PointColumns, Wanted
 from tileweave.backends.host import LINE_BYTES, address_of
 from tileweave.graph import Operation
 from tileweave.lower.execute import is_small, kernel_of
@@ -26,6 +27,7 @@ from tileweave.planner.tasks import Task
 from tileweave.space import AffineMap, Box
 
 Array = np.ndarray[Any, Any]
+IntArray = NDArray[np.int64]
 Values = list[Any]
 Action = Callable[[Values], object]
 
@@ -334,12 +336,14 @@ class CallSegment:
         calls: by number.
         points: (call, position of an operand, what every run brings for it, and how far behind its first element).
         number: of the last task.
+        columns: the same of many calls; the objects are values of the run.
     """
 
     by: str = ""
     calls: list[int] = field(default_factory=list)
     points: list[tuple[int, int, Slot, int]] = field(default_factory=list)
     number: int = -1
+    columns: list[PointColumns] = field(default_factory=list)
 
     def add(self, call: int, number: int, operands: Sequence[Array | Slot] = ()) -> None:
         """A call for a task, with what every run brings among its operands."""
@@ -357,15 +361,20 @@ class CallSegment:
     ) -> CallRow:
         """The calls as a function of the values of these numbers."""
         places = {number: k for k, number in enumerate(numbers)}
-        points = [
+        points: list[Point | PointColumns] = [
             Point(call, position, places[slot.number], offset_bytes, slot.view)
             for call, position, slot, offset_bytes in self.points
         ]
+        for one in self.columns:
+            found, inverse = np.unique(one.numbers, return_inverse=True)
+            own = np.array([places[number] for number in found.tolist()], np.int64)
+            points.append(replace(one, numbers=own[inverse]))
         return calls[self.by].sequence(self.calls, points, wanted, apart)
 
     def made(self, calls: Mapping[str, Calls]) -> Action:
         """The calls as an action."""
-        numbers = tuple(dict.fromkeys(slot.number for _, _, slot, _ in self.points))
+        own = [number for one in self.columns for number in np.unique(one.numbers).tolist()]
+        numbers = tuple(dict.fromkeys([*(slot.number for _, _, slot, _ in self.points), *own]))
         run = self.row(calls, numbers).run
 
         def act(now: Values) -> None:
@@ -392,12 +401,34 @@ class ArrayAccess:
     pointwise: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AccessColumns:
+    """The accesses of tasks that are alike, a row each.
+
+    Args:
+        like: any of them.
+        orders: as in `ArrayAccess`.
+        starts: the first points of the regions.
+    """
+
+    like: ArrayAccess
+    orders: IntArray
+    starts: IntArray
+
+    def rows(self, chosen: IntArray) -> Iterator[ArrayAccess]:
+        """Some of them."""
+        for order, start in zip(self.orders[chosen].tolist(), self.starts[chosen].tolist(), strict=True):
+            yield replace(self.like, order=order, box=Box(tuple(start), self.like.box.shape))
+
+
 @dataclass(slots=True)
 class ArrayAccesses:
-    """Where kernels and copies read sources and write results."""
+    """Where kernels and copies read sources and write results; of a result, each element is written once in columns."""
 
     reads: list[ArrayAccess] = field(default_factory=list)
     writes: list[ArrayAccess] = field(default_factory=list)
+    read_columns: list[AccessColumns] = field(default_factory=list)
+    write_columns: list[AccessColumns] = field(default_factory=list)
 
     def apart(self, sources: Sequence[Array], bound: Sequence[int], results: Sequence[Array]) -> Apart:
         """What must not share memory in a run.
@@ -428,10 +459,17 @@ class ArrayAccesses:
         alike = {
             k for k, a in sources.items() if (a.dtype, a.shape, a.strides) == (lies.dtype, lies.shape, lies.strides)
         }
-        writes = sorted((write for write in self.writes if write.of == result and not write.box.empty), key=_first)
+        reads = [*self.reads] if alike else []
+        written = [one for one in self.write_columns if alike and one.like.of == result]
+        for one in self.read_columns:
+            if one.like.of in alike:
+                reads += one.rows(_in_doubt(one, written, lies.shape))
+        own = (write for write in self.writes if write.of == result and not write.box.empty)
+        every = (write for one in written if reads for write in one.rows(np.arange(len(one.orders))))
+        writes = sorted((*own, *every), key=_first)
         starts = list(map(_first, writes))
         longest = max((write.box.shape[0] for write in writes if write.box.rank), default=1)
-        for read in self.reads:
+        for read in reads:
             if read.of not in alike or read.box.empty:
                 continue
             first = _first(read)
@@ -448,3 +486,18 @@ class ArrayAccesses:
 def _first(access: ArrayAccess) -> int:
     """Where a region begins in its first dimension: those that meet are found by it."""
     return access.box.start[0] if access.box.rank else 0
+
+
+def _in_doubt(reads: AccessColumns, writes: Sequence[AccessColumns], shape: Sequence[int]) -> IntArray:
+    """The rows of reads but for those of just what is written at their end or later, and so by nothing else."""
+    doubt = np.arange(len(reads.orders))
+    steps = np.cumprod([1, *reversed(shape[1:])], dtype=np.int64)[::-1][: len(shape)]
+    for one in writes:
+        if one.like.box.shape == reads.like.box.shape:
+            places = one.starts @ steps
+            order = np.argsort(places)
+            wanted = reads.starts[doubt] @ steps
+            at = order[np.minimum(np.searchsorted(places[order], wanted), len(order) - 1)]
+            later = reads.orders[doubt] < one.orders[at] + bool(reads.like.pointwise)
+            doubt = doubt[~((places[at] == wanted) & later)]
+    return doubt

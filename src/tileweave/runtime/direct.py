@@ -18,7 +18,7 @@ from tileweave.errors import RunError
 from tileweave.graph import ArrayData, MemoryTarget, Source
 from tileweave.lower.executable import Executable
 from tileweave.lower.values import stand_in
-from tileweave.planner import Plan, Step, tasks
+from tileweave.planner import Plan, Step, Task, tasks
 from tileweave.planner.tasks import in_one_process
 from tileweave.runtime.prepare import Prepared, keeping, prepare
 
@@ -85,10 +85,10 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
         room = max(peak, sum(machine.memory_bytes for machine in plan.machines.machines) - peak)
         whole = in_one_process(plan) if len(plan.machines) > 1 else plan
         for one in [whole, plan] if whole is not plan else [plan]:
-            made = prepared.tasks
+            made: Sequence[Task] = prepared.tasks
             if one.steps != plan.steps:
-                made = tasks(one)
-                read = {piece.source for task in made for read in task.reads for piece in read.pieces}
+                together = made = tasks(one)
+                read = {p.source for kind in together.kinds for read in kind.sample.reads for p in read.pieces}
                 if not read - {None} <= sources.keys():
                     continue  # blocks that are put together reach over what no block alone reads
             with keeping():

@@ -24,7 +24,7 @@ from tileweave.backends.cpu.direct.emit import Packing
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, family_of
 from tileweave.backends.cpu.llvm.sizes import Table
-from tileweave.backends.cpu.memory import owner, rounded, scratch_offsets, share_bytes
+from tileweave.backends.cpu.memory import near, owner, rounded, scratch_offsets, share_bytes
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
 from tileweave.backends.cpu.target.calls import Bound, direct_call, new_busy, taken_in_turn
 from tileweave.backends.cpu.target.jit import compile_ir, release
@@ -252,7 +252,8 @@ class CpuKernel:
                 if spec.role == "scratch":
                     bound.write(self._head.size + 8 * self.program.position(spec.name), base + self._scratch[spec.name])
 
-        bound.place, bound.check = place, self._check_pairs
+        bound.place, bound.check, spans = place, self._check_pairs, [one[3:] for one in self._wanted]
+        bound.check_columns = functools.partial(near, [(j, k, spans[j], spans[k]) for j, k in self._pairs])
         for position, address in zip(positions, addresses, strict=True):
             bound.write(position, address)
         return bound

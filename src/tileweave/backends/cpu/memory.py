@@ -5,7 +5,7 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ from tileweave.teir.analysis.calls import calls
 from tileweave.teir.ir.program import Program
 
 Array = NDArray[Any]
-Bounds = Mapping[str, tuple[int, int]]
+Span = tuple[int, int]
+Bounds = Mapping[str, Span]
 _LINE = 64
 
 
@@ -90,6 +91,20 @@ class _Memory:
             "typestr": f"|V{width}",
             "version": 3,
         }
+
+
+def near(pairs: Sequence[tuple[int, int, Span, Span]], addresses: NDArray[np.int64]) -> list[int]:
+    """The rows of addresses of which some pair of tensors may share bytes.
+
+    Args:
+        pairs: (a tensor, another, the first byte of each that is touched and the one behind the last, from its base).
+        addresses: a column per tensor.
+    """
+    found = np.zeros(len(addresses), bool)
+    for j, k, (low, high), (low2, high2) in pairs:
+        shift = addresses[:, j] - addresses[:, k]
+        found |= (shift + low < high2) & (low2 < shift + high)
+    return list(np.flatnonzero(found).tolist())
 
 
 def _views(program: Program, name: str, base: int) -> list[Array]:

@@ -19,12 +19,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.backends.calls import NOWHERE, Apart, CallRow, Point, PythonRow, Wanted
+from tileweave.backends.calls import NOWHERE, Apart, CallRow, Point, PointColumns, PythonRow, Wanted
 from tileweave.backends.cpu.target.jit import Code
 from tileweave.backends.cpu.target.native import code
 from tileweave.backends.host import LINE_BYTES, OBJECT_DATA, Block, address_of, interface_address, span
 
 Array = np.ndarray[Any, Any]
+IntArray = NDArray[np.int64]
 _WORD = struct.Struct("=q")
 
 _ALIGNED, _WRITEABLE = 0x0100, 0x0400
@@ -166,6 +167,8 @@ class Bound:
         """Where the environment has a word that the call sets where it did something else; -1: nowhere."""
         self.check: Callable[[Sequence[int]], None] | None = None
         """Refuses addresses of the operands that the kernel cannot run on; None: arrays are asked for."""
+        self.check_columns: Callable[[IntArray], Sequence[int]] | None = None
+        """The rows of addresses that `check` has to look at; None: it refuses none."""
 
     def write(self, position: int, value: int) -> None:
         """Write a word of the environment."""
@@ -180,7 +183,7 @@ class Copies:
         addresses: of the operands, a row per copy.
     """
 
-    def __init__(self, like: Bound, addresses: Sequence[Sequence[int]] | NDArray[np.int64]) -> None:
+    def __init__(self, like: Bound, addresses: Sequence[Sequence[int]] | IntArray) -> None:
         self.like = like
         self.addresses = np.asarray(addresses, np.int64).reshape(len(addresses), -1)
         size = -(-len(like.env) // LINE_BYTES) * LINE_BYTES
@@ -241,6 +244,32 @@ class NativeCalls:
         rows.extend(addresses)
         return number
 
+    def add_columns(self, call: int, moved_bytes: IntArray) -> IntArray | None:
+        """Calls like an earlier one; see `tileweave.backends.calls.AddsAlike`."""
+        bound, _ = self._bound[call]
+        if bound.check is None or bound.fault >= 0:
+            return None
+        addresses = moved_bytes + np.array(self._addresses(call), np.int64)
+        if bound.check_columns is not None:
+            for row in bound.check_columns(addresses):
+                bound.check(addresses[row].tolist())
+        self._copies.append(Copies(bound, addresses))
+        first = len(self._bound)
+        self._bound.extend((bound, address) for address in self._copies[-1].places)
+        return np.arange(first, len(self._bound))
+
+    def _addresses(self, call: int) -> Sequence[int]:
+        """Where the operands of a call lie."""
+        self._copy()
+        bound, address = self._bound[call]
+        return [ctypes.c_int64.from_address(address + position).value for position in bound.positions]
+
+    def operands(self, calls: IntArray, position: int) -> IntArray:
+        """Where environments name an operand; see `tileweave.backends.calls.AddsAlike`."""
+        self._copy()
+        chosen = [self._bound[call] for call in calls.tolist()]
+        return np.array([address + bound.positions[position] for bound, address in chosen], np.int64)
+
     def _copy(self) -> None:
         """Makes the environments of calls that are like others."""
         for call, (numbers, rows) in self._wanted.items():
@@ -251,14 +280,19 @@ class NativeCalls:
         self._wanted.clear()
 
     def sequence(
-        self, calls: Sequence[int], points: Sequence[Point] = (), wanted: Sequence[Wanted] = (), apart: Apart = NOWHERE
+        self,
+        calls: Sequence[int],
+        points: Sequence[Point | PointColumns] = (),
+        wanted: Sequence[Wanted] = (),
+        apart: Apart = NOWHERE,
     ) -> CallRow:
         """These calls in one native loop."""
         self._copy()
         chosen = [self._bound[call] for call in calls]
+        pointed = self._pointed(points)
         if _takes_objects():
-            return NativeRow(chosen, [(point, self._word(point)) for point in points], wanted, apart, self)
-        head = NativeRow(chosen, (), (), apart, self)
+            return NativeRow(chosen, pointed, wanted, apart, self)
+        head = NativeRow(chosen, pointed[:0], (), apart, self)
         run, address = code().function("run", None, ctypes.c_void_p), ctypes.addressof(head.head)
         faulted = code().function("faulted", ctypes.c_int64, ctypes.c_void_p)
 
@@ -266,12 +300,21 @@ class NativeCalls:
             run(address)
             return int(faulted(address))
 
-        return PythonRow(lambda one, array: _write(self._word(one), address_of(array)), alone, points, wanted, apart)
+        rows = [Point(at, 0, number, offset, None) for number, offset, at in pointed.tolist()]
+        write = lambda one, array: _write(one.call, address_of(array) + one.offset_bytes)  # noqa: E731
+        return PythonRow(write, alone, rows, wanted, apart)
 
-    def _word(self, point: Point) -> int:
-        """Where an environment names an operand."""
-        bound, address = self._bound[point.call]
-        return address + bound.positions[point.position]
+    def _pointed(self, points: Sequence[Point | PointColumns]) -> IntArray:
+        """(object, bytes behind its first element, where an environment names the operand); a row per operand."""
+        words = list[int]()
+        columns = [np.zeros((0, 3), np.int64)]
+        for one in points:
+            if isinstance(one, Point):
+                bound, address = self._bound[one.call]
+                words += one.number, one.offset_bytes, address + bound.positions[one.position]
+            else:
+                columns.append(np.stack([one.numbers, one.offset_bytes, one.places], 1))
+        return np.concatenate([np.array(words, np.int64).reshape(-1, 3), *columns])
 
 
 class NativeRow:
@@ -279,7 +322,7 @@ class NativeRow:
 
     Args:
         calls: what is called, with where its environment begins.
-        points: with the address that takes the operand's.
+        pointed: (object, bytes behind its first element, the address that takes the operand's), a row per operand.
         wanted: as `Calls.sequence`.
         apart: as `Calls.sequence`.
         kept: kept alive.
@@ -290,17 +333,16 @@ class NativeRow:
     def __init__(
         self,
         calls: Sequence[tuple[Bound, int]],
-        points: Sequence[tuple[Point, int]],
+        pointed: IntArray,
         wanted: Sequence[Wanted],
         apart: Apart,
         kept: object,
     ) -> None:
-        rows = _words([word for bound, at in calls for word in (bound.code.addresses["entry"], at)])
-        pointed = _words([word for point, at in points for word in (point.number, point.offset_bytes, at)])
+        entries = {bound: bound.code.addresses["entry"] for bound in {bound for bound, _ in calls}}
+        rows = _words([word for bound, at in calls for word in (entries[bound], at)])
         looked, extents = _looked(wanted)
-        numbers = [about.number for about in wanted] + [point.number for point, _ in points]
-        objects = 1 + max(numbers, default=-1)
-        tables = ((len(wanted), looked), (len(points), pointed), (len(calls), rows))
+        objects = 1 + max([about.number for about in wanted] + pointed[:, :1].max(0, initial=-1).tolist(), default=-1)
+        tables = ((len(wanted), looked), (len(pointed), _words(pointed.ravel().tolist())), (len(calls), rows))
         words = [word for count, table in tables for word in (count, ctypes.addressof(table))]
         spans = _spans(apart)
         faults = _words([at + bound.fault for bound, at in calls if bound.fault >= 0])
