@@ -224,7 +224,7 @@ class _Along:
     def __init__(self, tasks: Enumerator, shards: Shards) -> None:
         self.tasks, self.shards, self.cuts = tasks, shards, shards.step.cuts
         self.grid = self.cuts.grid
-        self.keys: list[list[list[Any]]] = [[[] for _ in range(n)] for n in self.grid]
+        self.keys: list[list[IntArray]] = [[] for _ in self.grid]
 
     def kinds(self) -> list[TaskColumns] | None:
         """The kinds; None where something is not decided on so."""
@@ -236,7 +236,7 @@ class _Along:
             return None
         index = [_Row(k, row[:-1]) for k, row in enumerate(edges)]
         for k, row in enumerate(edges):
-            self._tell(k, np.diff(row).tolist())
+            self._tell(k, np.diff(row))
         try:
             inputs = [self._input(one) for one in shards.inputs]
         except _Undecided:
@@ -260,19 +260,19 @@ class _Along:
             )
         return made
 
-    def _tell(self, dim: int, about: Sequence[Any]) -> None:
+    def _tell(self, dim: int, about: IntArray) -> None:
         """Shards are alike only where these, by place along a dimension, are the same."""
         if dim >= 0:
-            for key, value in zip(self.keys[dim], about, strict=True):
-                key.append(value)
+            self.keys[dim].append(about.reshape(len(about), -1))
 
     def _alike(self, places: IntArray) -> list[IntArray]:
         """The shards of each kind, in their order."""
         number = np.zeros(len(places), np.int64)
         for k, keys in enumerate(self.keys):
-            known: dict[Any, int] = {}
-            kind = np.array([known.setdefault(tuple(key), len(known)) for key in keys], np.int64)
-            number = number * len(known) + kind[places[:, k]]
+            changing = [column for key in keys for column in key.T if (column != column[0]).any()]
+            if changing:
+                found, kind = np.unique(np.stack(changing, 1), axis=0, return_inverse=True)
+                number = number * len(found) + kind.reshape(-1)[places[:, k]]
         order = np.argsort(number, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(number[order])) + 1)
 
@@ -282,7 +282,7 @@ class _Along:
         if any((row.values <= 0).any() for row in extent):
             raise _Undecided
         for row in extent:
-            self._tell(row.dim, row.values.tolist())
+            self._tell(row.dim, row.values)
         view = self.tasks.view(one.tensor)
         if view is None:
             raise _Undecided
@@ -303,13 +303,13 @@ class _Along:
         """(first points, extents) of what an input reads, row by row."""
         rank = len(one.tensor.shape)
         low, extent = [_NOWHERE] * rank, [_NOWHERE] * rank
+        edges = [np.asarray(row, np.int64) for row in self.cuts.cuts]
         for k, count in enumerate(self.grid):
-            boxes = []
-            for place in range(count) if count > 1 or k == 0 else ():
-                box = self.cuts.at([place if d == k else 0 for d in range(len(self.grid))])
-                boxes.append(box if one.region is None else one.region(box))
-            for r in range(rank if boxes else 0):
-                values = np.array([(box.start[r], box.shape[r]) for box in boxes], np.int64)
+            if count == 1 and k:
+                continue
+            boxes = [np.broadcast_to([row[0], row[1] - row[0]], (count, 2)) for row in edges]
+            boxes[k] = np.stack([edges[k][:-1], np.diff(edges[k])], 1)
+            for r, values in enumerate(self._regions(one, np.stack(boxes, 1))):
                 if (values == values[0]).all():
                     if low[r] is _NOWHERE:
                         low[r], extent[r] = _Row(-1, values[:1, 0]), _Row(-1, values[:1, 1])
@@ -319,11 +319,29 @@ class _Along:
                 low[r], extent[r] = _Row(k, values[:, 0]), _Row(k, values[:, 1])
         return low, extent
 
+    def _regions(self, one: StepInput, boxes: IntArray) -> IntArray:
+        """What an input reads for blocks of the index; (first point, extent) by row and block, as boxes by block."""
+        node = self.shards.step.node
+        if one.region is None:
+            return boxes.transpose(1, 0, 2)
+        if not isinstance(node, Operation) or node.signature is None:
+            raise _Undecided
+        projection = node.signature.input(one.name)
+        back = projection.span(node.index).start
+        matrix = np.array(projection.map.matrix, np.int64).reshape(len(back), boxes.shape[1])
+        reach = boxes[:, :, 1] - 1
+        low = boxes[:, :, 0] @ matrix.T + reach @ np.minimum(matrix, 0).T
+        low += np.array(projection.map.offset, np.int64) - np.array(back, np.int64)
+        own = [(n - 1) * step if n else 0 for n, step in zip(projection.shape, projection.stride, strict=True)]
+        extent = 1 + reach @ np.abs(matrix).T + np.array(own, np.int64)
+        extent[:, [n == 0 for n in projection.shape]] = 0
+        return np.stack([low.T, extent.T], 2)
+
     def _part(self, sight: Sight, read: list[_Row], low: list[_Row], extent: list[_Row]) -> _Part:
         """A part of what is read; shards are alike where it lies alike, and meets blocks alike."""
         for a, b, n in zip(read, low, extent, strict=True):
-            self._tell(b.dim, np.where(n.values > 0, b.values - a.values, 0).tolist())
-            self._tell(n.dim, np.maximum(n.values, 0).tolist())
+            self._tell(b.dim, np.where(n.values > 0, b.values - a.values, 0))
+            self._tell(n.dim, np.maximum(n.values, 0))
         turned = not sight.same and (sight.made is not None or sight.source is not None)
         if turned and any((row.values == 1).any() for row in extent):
             raise _Undecided  # the map of such a piece may be another one
@@ -333,21 +351,16 @@ class _Along:
             raise _Undecided
         rows, counts = [], []
         for row, dim in enumerate(sight.dims):
-            by = -1 if dim is None else low[dim].dim
-            spans = [(0, 1)] if dim is None else zip(low[dim].values.tolist(), extent[dim].values.tolist(), strict=True)
-            found = [list(sight.along(row, *span)) if span[1] > 0 else [] for span in spans]
-            if turned and any(one[2] == 1 for met in found for one in met):
+            by, first = (-1, 0) if dim is None else (low[dim].dim, read[dim].values)
+            begin, count = (_ZERO, _ZERO + 1) if dim is None else (low[dim].values, extent[dim].values)
+            known, met = _met(sight, row, begin, count)
+            if turned and (met[:, :, 2] == 1).any():
                 raise _Undecided
-            firsts = read[dim].values.tolist() if dim is not None else [0]
-            self._tell(
-                by,
-                [tuple((m[1] - a, m[2], m[4], m[6]) for m in met) for a, met in zip(firsts, found, strict=True)],
-            )
-            table = np.zeros((len(found), max(map(len, found)), 4), np.int64)
-            for at, met in enumerate(found):
-                table[at, : len(met)] = [(m[0], m[1], m[3], m[5]) for m in met] if met else 0
-            rows.append(_Row(by, table))
-            counts.append(np.array(list(map(len, found)), np.int64))
+            met_of_read = met[:, :, [1, 2, 4, 6]]
+            met_of_read[:, :, 0] -= np.where(met[:, :, 2] > 0, np.reshape(first, (-1, 1)), 0)
+            self._tell(by, np.concatenate([known[:, None], met_of_read.reshape(len(known), -1)], 1))
+            rows.append(_Row(by, met[:, :, [0, 1, 3, 5]]))
+            counts.append(known)
         return _Part(sight, low, extent, rows, counts)
 
     def _read(self, one: tuple[list[_Row], list[_Part]], places: IntArray) -> ReadColumns:
@@ -382,6 +395,36 @@ class _Along:
             yield PieceColumns(numbers[met[:, :, 0].sum(1)], begins, met[:, :, 2], met[:, :, 3])
 
 
+def _met(sight: Sight, row: int, low: IntArray, extent: IntArray) -> tuple[IntArray, IntArray]:
+    """The blocks along a row that ranges meet: (how many, per range and block what `Sight.along` says, or zeros)."""
+    cuts, b, dim = np.asarray(sight.cuts.cuts[row], np.int64), sight.map.offset[row], sight.dims[row]
+    c = 0 if dim is None else sight.map.matrix[row][dim]
+    if abs(c) > 1 or (np.diff(cuts) == 0).any():  # it passes over some blocks
+        spans = zip(low.tolist(), extent.tolist(), strict=True)
+        found = [list(sight.along(row, *span)) if span[1] > 0 else [] for span in spans]
+        out = np.zeros((len(found), max(map(len, found)), 7), np.int64)
+        for at, met in enumerate(found):
+            out[at, : len(met)] = np.array(met, np.int64).reshape(len(met), 7)
+        return np.array(list(map(len, found)), np.int64), out
+    last = low + extent - 1
+    least, most = np.minimum(c * low, c * last) + b, np.maximum(c * low, c * last) + b
+    begins = np.maximum(np.searchsorted(cuts, least, "right") - 1, 0)
+    ends = np.minimum(np.searchsorted(cuts, most + 1, "left"), len(cuts) - 1)
+    count = np.where(extent > 0, ends - begins, 0)
+    places = begins[:, None] + np.arange(int(count.max(initial=0)))
+    there = places < (begins + count)[:, None]
+    places = np.where(there, places, 0)
+    begin, end = cuts[places], cuts[places + 1]
+    near, far = np.broadcast_to(low[:, None], there.shape), np.broadcast_to(last[:, None], there.shape)
+    if c:
+        one, other = (begin - b, end - 1 - b) if c > 0 else (b - end + 1, b - begin)
+        near, far = np.maximum(one, near), np.minimum(other, far)
+    seen = np.minimum(c * near, c * far) + b
+    about = sight.steps[row] * places, near, far - near + 1, seen, abs(c) * (far - near) + 1, begin, end - begin
+    return count, np.stack(about, 2) * there[:, :, None]
+
+
+_ZERO = np.zeros(1, np.int64)
 _NOWHERE = _Row(-1, np.zeros(0, np.int64))
 
 
