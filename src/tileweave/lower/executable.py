@@ -31,6 +31,8 @@ from tileweave.lower.reads import (
     block_bytes,
     call_of,
     constant,
+    is_call,
+    is_native,
     own,
     place,
     put_together,
