@@ -221,9 +221,8 @@ class Executable:
         elif task.number not in self._views:
             self._work(task)
         if dropped:
-            gone = set(dropped)
-            outputs = [number for (one, _), number in self._outputs.items() if one in gone]
-            self._drop([*(self._count + number for number in gone), *outputs])
+            outputs = [number for (one, _), number in self._outputs.items() if one in dropped]
+            self._drop([*(self._count + number for number in dropped), *outputs])
 
     def _in_columns(self, places: Places) -> None:
         """Adds what a run does for all tasks."""
@@ -254,8 +253,7 @@ class Executable:
         known = len(self._kept), self.arena_bytes, self.kernels, self.python_steps
         self._accesses, whole = ArrayAccesses(), self._accesses
         self._add(sample, ())
-        self._accesses, own = whole, self._accesses
-        self._segment, segment = CallSegment(), self._segment
+        self._accesses, own, self._segment, segment = whole, self._accesses, CallSegment(), self._segment
         alike = not self._found and segment.by in ("", COPIES) and hasattr(self._calls_of(COPIES), "add_columns")
         if alike and len(segment.calls) == len(moved):
             found = columns_of(rows.numbers, segment, moved, cast("AddsAlike", self._calls_of(COPIES)))
