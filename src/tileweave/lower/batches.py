@@ -67,7 +67,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class AlikeTasks:
     """Tasks of one kind whose arrays lie in the same buffers or alike: one of them, and the rows of all.
 
     Args:
@@ -89,7 +89,7 @@ class Rows:
 class Homes(Mapping[int, Home]):
     """Where blocks lie, by the numbers of their tasks; made when asked for."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: TaskPlaces) -> None:
         self._places = places
 
     def __getitem__(self, number: int) -> Home:
@@ -106,10 +106,10 @@ class Homes(Mapping[int, Home]):
         return int((self._places.hold >= 0).sum())
 
 
-class Buffers(dict[tuple[int, int], Array | Slot]):
+class ArenaBuffers(dict[tuple[int, int], Array | Slot]):
     """The buffers of the arena by their keys, as in `Home`; made when asked for."""
 
-    def __init__(self, places: Places, memory: Array) -> None:
+    def __init__(self, places: TaskPlaces, memory: Array) -> None:
         super().__init__()
         self._places, self._memory = places, memory
 
@@ -119,7 +119,7 @@ class Buffers(dict[tuple[int, int], Array | Slot]):
         return made
 
 
-class Places:
+class TaskPlaces:
     """Where the blocks of tasks in columns lie; lists are by the number of a task.
 
     Args:
@@ -161,7 +161,7 @@ class Places:
         self._lay_out(True)
         if self.total > room_bytes:
             self._lay_out(False)
-        self.buffers = Buffers(self, empty((max(self.total, 1 << 16),), np.uint8))
+        self.buffers = ArenaBuffers(self, empty((max(self.total, 1 << 16),), np.uint8))
 
     def _lay_out(self, beside: bool) -> None:
         self.holds: list[Hold] = []
@@ -252,7 +252,7 @@ class Places:
                 self.hold[free] = len(self.holds)
                 self.holds.append(Hold(None, self._type(kind, sample.out.shape)))
 
-    def _alike(self, kind: TaskColumns) -> list[Rows]:
+    def _alike(self, kind: TaskColumns) -> list[AlikeTasks]:
         """The tasks of a kind, those together whose arrays lie alike."""
         columns = [self.hold[kind.numbers]]
         columns += [self.hold[piece.tasks] for read in kind.reads for piece in read.pieces if piece.tasks[0] >= 0]
@@ -262,12 +262,12 @@ class Places:
                 number = np.unique(np.stack([number, column], 1), axis=0, return_inverse=True)[1].reshape(-1)
         order = np.argsort(number, kind="stable")
         split = np.split(order, np.flatnonzero(np.diff(number[order])) + 1)
-        return [Rows(kind, at, self._tasks[int(kind.numbers[at[0]])]) for at in split]
+        return [AlikeTasks(kind, at, self._tasks[int(kind.numbers[at[0]])]) for at in split]
 
     # ---- the arena ----------------------------------------------------------------------------------------------
 
     def _place(self) -> None:
-        """Places every buffer of the arena."""
+        """TaskPlaces every buffer of the arena."""
         spans: list[tuple[int, IntArray, IntArray]] = []  # bytes, first and last tasks of buffers
         blocks: list[tuple[int, IntArray]] = []
         for number, hold in enumerate(self.holds):
@@ -325,7 +325,7 @@ class Places:
         """Whether what is read is the same in every run."""
         return all(piece.constant or piece.source in self._fixed for piece in read.pieces)
 
-    def moved(self, rows: Rows, there: Collection[ReadPiece]) -> list[IntArray] | None:
+    def moved(self, rows: AlikeTasks, there: Collection[ReadPiece]) -> list[IntArray] | None:
         """Per call of each task, where its operands lie behind what holds them, in bytes: a row per task.
 
         Args:
@@ -363,13 +363,13 @@ class Places:
         order = in_order(step.node, {read.name: k for k, read in enumerate(sample.reads)}, -1)
         return [*found, np.stack([self.offset[rows.numbers] if k < 0 else inputs[k] for k in order], 1)]
 
-    def _stored(self, rows: Rows, there: Collection[ReadPiece]) -> list[tuple[ReadPiece, IntArray]]:
+    def _stored(self, rows: AlikeTasks, there: Collection[ReadPiece]) -> list[tuple[ReadPiece, IntArray]]:
         """What tasks store that does not lie in a result already, with where it goes there."""
         (read,) = rows.sample.reads
         pieces = self.merged(replace(read, pieces=tuple(piece for piece in read.pieces if piece not in there)))
         return [(piece, self._column(rows, 0, piece)[1]) for piece in pieces]
 
-    def _column(self, rows: Rows, k: int, piece: ReadPiece) -> tuple[PieceColumns, IntArray]:
+    def _column(self, rows: AlikeTasks, k: int, piece: ReadPiece) -> tuple[PieceColumns, IntArray]:
         """The column of a piece of an input, as `merged` has it, and where its box begins."""
         pieces = rows.sample.reads[k].pieces
         j = next(j for j, one in enumerate(pieces) if one is piece or replace(one, box=piece.box) == piece)
@@ -377,7 +377,7 @@ class Places:
         shift = np.array(piece.box.start, np.int64) - np.array(pieces[j].box.start, np.int64)
         return column, column.boxes[rows.at] + shift
 
-    def _piece(self, rows: Rows, k: int, piece: ReadPiece) -> IntArray:
+    def _piece(self, rows: AlikeTasks, k: int, piece: ReadPiece) -> IntArray:
         """Where a piece of an input lies behind what holds it, in bytes.
 
         Raises:
@@ -396,7 +396,9 @@ class Places:
             raise LookupError(piece)
         return np.asarray(self.offset[made] + (points - column.blocks[rows.at]) @ self.holds[hold].strides)
 
-    def note(self, rows: Rows, of_sample: ArrayAccesses, into: ArrayAccesses, there: Collection[ReadPiece]) -> None:
+    def note(
+        self, rows: AlikeTasks, of_sample: ArrayAccesses, into: ArrayAccesses, there: Collection[ReadPiece]
+    ) -> None:
         """Notes the accesses of tasks that are alike, from those of the first."""
         sample, orders = rows.sample, 2 * (rows.numbers - rows.sample.number)
         pieces = [(k, j, one) for k, read in enumerate(sample.reads) for j, one in enumerate(read.pieces)]
@@ -444,7 +446,7 @@ def places_of(
     constant: Collection[Source],
     sinks: Mapping[Sink, int],
     room_bytes: int,
-) -> Places | None:
+) -> TaskPlaces | None:
     """Where blocks lie; None where tasks are few or go by turns, or where something is done that is no task's own."""
     fixed = {source for source in constant if never_written(sources[source])}
     kinds = tasks.kinds if isinstance(tasks, Tasks) and len(tasks) > ALIKE else ()
@@ -462,7 +464,7 @@ def places_of(
         fields += alone and sample.out.size * node.output_types[step.outputs[0]].dtype.itemsize >= LARGE_BYTES
         if all(known) or (alone and node.operator == "reshape"):
             return None
-    return Places(steps, tasks, kinds, sinks, sources, fixed, room_bytes) if fields < 2 else None
+    return TaskPlaces(steps, tasks, kinds, sinks, sources, fixed, room_bytes) if fields < 2 else None
 
 
 def native(step: Step, task: Task) -> bool:

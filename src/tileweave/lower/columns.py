@@ -40,7 +40,7 @@ def columns_of(
     Args:
         numbers: of the tasks.
         segment: the calls of the first.
-        moved: as `Places.moved`.
+        moved: as `TaskPlaces.moved`.
         calls: that those of the first are of.
     """
     out = []

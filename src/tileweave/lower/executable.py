@@ -24,7 +24,7 @@ from tileweave.backends.calls import AddsAlike, CallRow, Calls, Wanted
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source
 from tileweave.lower import homes
-from tileweave.lower.batches import FEW, Places, Rows, native, places_of
+from tileweave.lower.batches import FEW, AlikeTasks, TaskPlaces, native, places_of
 from tileweave.lower.columns import CallColumns, columns_of, in_order_of_tasks
 from tileweave.lower.execute import COPIES, Writes, copy, definition, execute, regular
 from tileweave.lower.reads import (
@@ -224,7 +224,7 @@ class Executable:
             outputs = [number for (one, _), number in self._outputs.items() if one in dropped]
             self._drop([*(self._count + number for number in dropped), *outputs])
 
-    def _in_columns(self, places: Places) -> None:
+    def _in_columns(self, places: TaskPlaces) -> None:
         """Adds what a run does for all tasks."""
         alone, columns = list[int](), list[CallColumns]()
         for rows in places.rows:
@@ -239,7 +239,7 @@ class Executable:
             self._found = []
         self._found = in_order_of_tasks(columns, between, COPIES)
 
-    def _bind_rows(self, places: Places, rows: Rows) -> list[CallColumns] | None:
+    def _bind_rows(self, places: TaskPlaces, rows: AlikeTasks) -> list[CallColumns] | None:
         """The calls of tasks that lie alike, made from those of the first; None where each is bound by itself."""
         sample, step = rows.sample, self._steps[rows.sample.step]
         store = step.stage == "store"
@@ -268,7 +268,7 @@ class Executable:
     # ---- where blocks lie ---------------------------------------------------------------------------------------
 
     def _lay_out(self, room_bytes: int) -> int:
-        """Places every block that a kernel makes; the bytes of the arena."""
+        """TaskPlaces every block that a kernel makes; the bytes of the arena."""
         results = homes.in_results(self._steps, self._tasks, self._sinks)
         for number in homes.fixed(self._steps, self._tasks, results, lambda source: self._holders.of(source).fixed):
             self._fixed[number], self._native[number] = None, False
