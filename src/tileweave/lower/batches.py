@@ -267,7 +267,7 @@ class TaskPlaces:
     # ---- the arena ----------------------------------------------------------------------------------------------
 
     def _place(self) -> None:
-        """TaskPlaces every buffer of the arena."""
+        """Places every buffer of the arena."""
         spans: list[tuple[int, IntArray, IntArray]] = []  # bytes, first and last tasks of buffers
         blocks: list[tuple[int, IntArray]] = []
         for number, hold in enumerate(self.holds):

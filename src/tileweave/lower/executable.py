@@ -268,7 +268,7 @@ class Executable:
     # ---- where blocks lie ---------------------------------------------------------------------------------------
 
     def _lay_out(self, room_bytes: int) -> int:
-        """TaskPlaces every block that a kernel makes; the bytes of the arena."""
+        """Places every block that a kernel makes; the bytes of the arena."""
         results = homes.in_results(self._steps, self._tasks, self._sinks)
         for number in homes.fixed(self._steps, self._tasks, results, lambda source: self._holders.of(source).fixed):
             self._fixed[number], self._native[number] = None, False
