@@ -16,7 +16,7 @@ from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import FUSIONS
 from tileweave.layout import strided
 from tileweave.planner import machines
-from tileweave.runtime import api
+from tileweave.runtime import planned as planning
 from tileweave.teir import Operand, emit_chain, interpret
 
 ROUNDING = 64
@@ -206,14 +206,14 @@ def _operand(array):
 def test_rows_that_do_not_fit_the_memory_are_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group holds whole rows, its parts need not."""
     x = tw.source(np.random.default_rng(6).standard_normal((64, 512)))
-    y, make_plan = g.sum(g.exp(x), -1), api.make_plan
+    y, make_plan = g.sum(g.exp(x), -1), planning.make_plan
 
     def without_rows(graph, *about):
         if "rows" in [operation.operator for operation in graph.operations]:
             raise PlanError("plan(target, machines)", "whole rows do not fit", facts={"least_bytes": 4096})
         return make_plan(graph, *about)
 
-    monkeypatch.setattr(api, "make_plan", without_rows)
+    monkeypatch.setattr(planning, "make_plan", without_rows)
     apart = tw.plan(y)
     assert operators(apart) == ["exp", "sum"]
     np.testing.assert_allclose(tw.run(apart), np.exp(np.asarray(x)).sum(-1), rtol=1e-12)
