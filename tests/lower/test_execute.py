@@ -240,6 +240,7 @@ def test_large_reductions_are_compiled(dtype, axes):
         got = lower.execute(operation, "block", operation.index, inputs, threads=2)["out"]
         want, size = g.evaluate([tensor])[0], g.evaluate([g.sum(g.absolute(x), axes)])[0]
         bound = 100 * np.finfo(dtype).eps * (size if operation.operator == "sum" else np.abs(want))
+        bound += 100 * np.finfo(dtype).smallest_subnormal  # products that nearly vanish have few digits
         assert got.shape == want.shape and np.all(np.abs(got - want) <= bound)
         shard = Box((3, 0, 1), (5, 64, 7))
         inside = {"x": x[3:8, :, 1:8] / (9 if operation.operator == "product" else 1)}

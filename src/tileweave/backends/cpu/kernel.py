@@ -342,8 +342,7 @@ class CpuKernel:
             arena.give(block)
 
     def _begin(self, size_bytes: int = 0, memory: int = 0) -> Block:
-        """Memory of a call, with what does not change between calls at its start; the environment alone where its
-        size is given, and from where scratch and working memory are counted."""
+        """Memory of a call, with what never changes at its start; of a size that is given: the environment alone."""
         try:
             block = arena.take(size_bytes or self._block_bytes)
         except (OSError, OverflowError, MemoryError):
