@@ -56,7 +56,7 @@ def test_names_and_types_are_inverse(name):
 
 
 def test_unknown_types_are_refused():
-    for bad in (np.dtype("uint8"), np.dtype(">f4"), np.dtype("complex64")):
+    for bad in (np.dtype("longdouble"), np.dtype(">f4"), np.dtype("complex64")):
         with pytest.raises(DtypeError):
             dtype_name(bad)
     with pytest.raises(DtypeError, match="'FP8' is not an element type"):
