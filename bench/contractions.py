@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from gemm import interleaved
 from peers import einsum_peers
-from run import main, odd
+from run import main
+from shapes import odd
 
 import tileweave as tw
 

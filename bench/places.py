@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 from as_numpy import np_attention, np_back, np_filtered, np_groups
-from run import Case, images, main, maps, matrix, odd, one, row, solids
+from run import main, row
+from shapes import Case, images, maps, matrix, odd, one, solids
 
 import tileweave as tw
 from tileweave import array_api

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_ray import ENV, NODES, needs_ray, nothing_runs
+from leftovers import nothing_runs
+from test_ray import ENV, NODES, needs_ray
 
 from tileweave.runtime.io.sinks import sweep
 from tileweave.runtime.ray.watchdog import family

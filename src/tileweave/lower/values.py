@@ -13,7 +13,6 @@ from mmap import mmap
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tileweave.backends.base import Compiled, WritesOver
 from tileweave.backends.calls import NOWHERE, Apart, CallRow, Calls, Outcome, Point, PointColumns, Wanted
@@ -22,12 +21,12 @@ from tileweave.graph import Operation
 from tileweave.lower.execute import is_small, kernel_of
 from tileweave.lower.programs import in_order
 from tileweave.lower.reads import own, row_major, slices
+from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Task
 from tileweave.space import AffineMap, Box
 
 Array = np.ndarray[Any, Any]
-IntArray = NDArray[np.int64]
 Values = list[Any]
 Action = Callable[[Values], object]
 

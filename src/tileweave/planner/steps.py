@@ -6,6 +6,7 @@ part again. Cuts nest: machine parts first, waves inside, so that what two opera
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,7 +19,7 @@ import numpy as np
 from tileweave.backends.base import Decision
 from tileweave.graph import FileTarget, Graph, Operation, Partition, Sink, Tensor
 from tileweave.graph.passes.shard import output_partition
-from tileweave.planner.costs import read_terms
+from tileweave.planner.costs import Term, read_terms
 from tileweave.planner.placement import Digits, Placement, cut_bounds, part_bounds, run_placement
 from tileweave.planner.plan import Stage, Step
 from tileweave.space import Box, even_cuts
@@ -455,10 +456,11 @@ def _made_at(tensor: Tensor, step: Step) -> Placement:
 def _shown_at(tensor: Tensor, made: Mapping[Operation, Step]) -> Placement | None:
     """The cuts of the result that most values of a selection come from, along the dimensions that show it; None where
     there is no such result, or a cut of it is not seen."""
-    term = max(read_terms(tensor), key=lambda one: prod(b - a for (a, b), _ in one.dims), default=None)
+    if tensor not in _SHOWN:
+        term = max(read_terms(tensor), key=_values, default=None)
+        _SHOWN[tensor] = term if term is not None and 2 * _values(term) > prod(tensor.shape) else None
+    term = _SHOWN[tensor]
     if term is None or term.origin is None or not isinstance(term.origin.producer, Operation):
-        return None
-    if 2 * prod(b - a for (a, b), _ in term.dims) <= prod(tensor.shape):
         return None
     where = _made_at(term.origin, made[term.origin.producer])
     shown = [[row for row, step, _ in dim.rows if where.grid[row] > 1 and step > 0] for dim in term.dims]
@@ -469,6 +471,14 @@ def _shown_at(tensor: Tensor, made: Mapping[Operation, Step]) -> Placement | Non
         return None
     turns = [where.waves[rows[0]] if rows else 1 for rows in shown]
     return replace(_placed(tensor.shape, digits, turns, where.weights), replica=where.replica, offset=where.offset)
+
+
+_SHOWN: weakref.WeakKeyDictionary[Tensor, Term | None] = weakref.WeakKeyDictionary()
+"""Selection -> the piece that most of its values come from: every plan that is considered asks for it."""
+
+
+def _values(term: Term) -> int:
+    return prod(b - a for (a, b), _ in term.dims)
 
 
 def stored_alone(

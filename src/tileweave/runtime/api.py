@@ -106,7 +106,7 @@ def source(
         )
     if isinstance(data, (str, os.PathLike)):
         path = os.fspath(data)
-        _stop_ifplanned(path)
+        _stop_if_planned(path)
         kind, file = io.describe(path, key)
         return Tensor(Source(file, kind, name or path, placement))
     tensor = as_tensor(data, "source(data)")
@@ -484,7 +484,7 @@ def _resumes(graph: Graph, asked: bool, wished: bool) -> bool:
     return able and (asked or wished)
 
 
-def _stop_ifplanned(path: str) -> None:
+def _stop_if_planned(path: str) -> None:
     """A program that reads what an earlier run would have written needs that run's result."""
     if str(Path(path).absolute()) in current_session().unwritten:
         raise PlanningDone
