@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -143,6 +142,8 @@ def main() -> int:
     if options.serve:
         serve(options.threads)
         return 0
+    import numpy as np
+
     with tempfile.TemporaryDirectory() as folder:
         before_tree = Path(folder) / "before"
         git = ["git", "-C", str(HERE), "worktree"]
@@ -156,7 +157,7 @@ def main() -> int:
                     seconds = {id(worker): worker.seconds(name) for worker in pair}
                     ratios.append(seconds[id(before)] / seconds[id(after)])
                     times.append(seconds[id(after)])
-                low, middle, high = statistics.quantiles(ratios, n=4)
+                low, middle, high = np.percentile(ratios, (25, 50, 75))
                 mark = "  SLOWER" if high < 0.98 else ""
                 print(
                     f"{name:<48} {middle:6.2f}  [{low:.2f}, {high:.2f}]  {min(times) * 1e6:10.1f} us{mark}", flush=True

@@ -82,7 +82,7 @@ def row(name: str, batch: int, threads: int, rounds: int, ours: Any, peer: Any) 
         for a, b in zip(got, expected, strict=True)
     )
     largest = max(float(np.abs(np.asarray(b, np.float64)).max()) for b in expected)
-    quartiles = [[round(q * 1e3, 3) for q in statistics.quantiles(t, n=4)] for t in times]
+    quartiles = [[round(float(q) * 1e3, 3) for q in np.percentile(t, (25, 50, 75))] for t in times]
     return {
         "model": name,
         "batch": batch,
