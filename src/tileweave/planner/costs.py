@@ -161,7 +161,12 @@ class Held:
     def part(self, row: int, at: IntArray) -> IntArray:
         """The number of the block along a dimension that holds a coordinate."""
         if self.bounds is not None:
-            return np.asarray(np.searchsorted(self.bounds[row], at, "right") - 1)
+            bounds = self.bounds[row]
+            extent = int(bounds[-1] - bounds[0]) if len(bounds) else 0
+            if 0 < 2 * extent < at.size:  # a table of all coordinates is smaller than what is asked for
+                table = np.repeat(np.arange(-1, len(bounds)), [1, *np.diff(bounds), 1])
+                return np.asarray(table[np.clip(at - (bounds[0] - 1), 0, extent + 1)])
+            return np.asarray(np.searchsorted(bounds, at, "right") - 1)
         length, longer = self.shape[row] // self.parts[row], self.shape[row] % self.parts[row]
         head = longer * (length + 1)
         return np.asarray(np.where(at < head, at // (length + 1), longer + (at - head) // np.maximum(length, 1)))

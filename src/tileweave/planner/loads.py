@@ -197,11 +197,22 @@ class _PlanLoads:
                 yield _Reading(tensor, input_boxes(node, name, boxes), counts)
 
     def _load(self, step: Step) -> Load:
-        parts = [self._load_of(step, *waves) for waves in self._waves(step)]
-        return _joined(parts, machine_blocks(step.where, self.count)) if len(parts) > 1 else parts[0]
+        waves = self._waves(step)
+        if len(waves) == 1:
+            return self._load_of(step, *waves[0])
+        if self.disks:  # what a disk serves counts for its owner, whoever reads
+            return _joined([self._load_of(step, *one) for one in waves], machine_blocks(step.where, self.count))
+        parts, first = [], step.where.first_of_rest
+        for boxes, counts in waves:  # machines of the rest have blocks of several parts, and are few: they go apart
+            some = np.flatnonzero(_some(boxes))
+            for who in (some[some < first], some[some >= first]):
+                if len(who):
+                    part = self._load_of(step, boxes.of(who), tuple(count[who] for count in counts), who)
+                    parts.append(_among_all(part, who, self.count))
+        return _joined(parts, machine_blocks(step.where, self.count))
 
-    def _load_of(self, step: Step, boxes: Boxes, counts: Counts) -> Load:
-        node, count = step.node, self.count
+    def _load_of(self, step: Step, boxes: Boxes, counts: Counts, who: IntArray | None = None) -> Load:
+        node, count = step.node, self.count if who is None else len(who)
         zero = np.zeros(count, np.int64)
         moved, messages, read, served, carried, temporary, touched = (zero.copy() for _ in range(7))
         written, block, made = zero, zero, zero
@@ -218,7 +229,7 @@ class _PlanLoads:
                 if term.origin is None:
                     blocks += _some(reading.region)
                     continue
-                held = self._held(term.origin)
+                held = _held_by(self._held(term.origin), who)
                 got = arrival(term, reading.region, held, counts)
                 if held is None:
                     read += got.moved
@@ -243,7 +254,7 @@ class _PlanLoads:
             written = touched
             carried += written * (not isinstance(node.target, FileTarget))
         elif step.stage == "combine":
-            joined = self._combined(node, boxes, counts)
+            joined = self._combined(node, boxes, counts, who)
             moved, messages = moved + joined.moved, messages + joined.messages
             temporary, touched = temporary + joined.temporary, touched + joined.touched
             finishing = sum(name in operator_of(node).finish for name, _ in node.inputs)
@@ -253,12 +264,12 @@ class _PlanLoads:
             points = volume(boxes, counts)
             flops = points * dict(node.signature.costs).get("flops", 0.0)
         if isinstance(node, Operation):
-            block, made = self._made(node, step, boxes, counts)
+            block, made = self._made(node, step, boxes, counts, zero)
             if step.accumulated:
                 temporary = temporary + block
             written = made if step.spilled else written
         return Load(
-            machine_blocks(step.where, count),
+            machine_blocks(step.where, count) if who is None else zero,
             flops,
             touched + made,
             moved,
@@ -273,9 +284,11 @@ class _PlanLoads:
             tuple(edges),
         )
 
-    def _made(self, node: Operation, step: Step, boxes: Boxes, counts: Counts) -> tuple[IntArray, IntArray]:
+    def _made(
+        self, node: Operation, step: Step, boxes: Boxes, counts: Counts, zero: IntArray
+    ) -> tuple[IntArray, IntArray]:
         """(bytes of the largest block, bytes of all blocks) per machine."""
-        block = made = np.zeros(self.count, np.int64)
+        block = made = zero
         turns = prod(step.where.waves[k] for k in step.accumulated)
         for tensor in step.tensors:
             region = boxes if step.stage == "combine" else output_boxes(node, tensor.output, boxes)
@@ -284,12 +297,13 @@ class _PlanLoads:
             made = made + volume(region, counts) * item // turns
         return block, made
 
-    def _combined(self, node: Operation, boxes: Boxes, counts: Counts) -> _Combined:
+    def _combined(self, node: Operation, boxes: Boxes, counts: Counts, who: IntArray | None) -> _Combined:
         """What combining takes: each owner gets its part of every partial result but its own."""
         partial = self.partials[node]
         parts = prod(partial.where.parts[k] for k in (node.signature.monoids if node.signature else ()))
         (own,) = self._boxes(partial)
-        moved = messages = temporary = touched = np.zeros(self.count, np.int64)
+        own = own if who is None else own.of(who)
+        moved = messages = temporary = touched = np.zeros(self.count if who is None else len(who), np.int64)
         for tensor in partial.tensors:
             cuts = output_partition(node, tensor.output, partial.cuts).cuts
             bounds = tuple(np.asarray(edges, np.int64) for edges in cuts)
@@ -326,6 +340,23 @@ class _PlanLoads:
         cuts = output_partition(producer, origin.output, step.cuts)
         made = tuple(output_boxes(producer, origin.output, one) for one in boxes)
         return Held(made, tuple(np.asarray(edges, np.int64) for edges in cuts.cuts))
+
+
+def _held_by(held: Held | None, who: IntArray | None) -> Held | None:
+    """What some machines hold."""
+    if held is None or who is None:
+        return held
+    boxes = [one.of(who) for one in held.boxes]
+    return replace(held, boxes=tuple(one for one in boxes if one.here.any()) or tuple(boxes[:1]))
+
+
+def _among_all(load: Load, who: IntArray, count: int) -> Load:
+    """The load of some machines, in arrays of all."""
+    arrays = {f.name: getattr(load, f.name) for f in fields(Load) if f.name != "edges"}
+    for name, values in arrays.items():
+        arrays[name] = np.zeros(count, values.dtype)
+        arrays[name][who] = values
+    return Load(**arrays, edges=load.edges)
 
 
 def _joined(parts: Sequence[Load], tasks: IntArray) -> Load:

@@ -202,7 +202,8 @@ class Machines:
     @property
     def order(self) -> tuple[int, ...]:
         """The numbers of the machines as shards fill them: the largest memory first, as given among equals."""
-        return tuple(sorted(range(len(self.machines)), key=lambda k: -self.machines[k].memory_bytes))
+        sizes = [-machine.memory_bytes for machine in self.machines]
+        return tuple(sorted(range(len(sizes)), key=sizes.__getitem__))
 
     @property
     def devices(self) -> tuple[str, ...]:

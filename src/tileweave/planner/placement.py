@@ -47,6 +47,11 @@ class Boxes(NamedTuple):
     here: np.ndarray[Any, np.dtype[np.bool_]]
     waves: int = 0
 
+    def of(self, who: IntArray) -> Boxes:
+        """The boxes of some machines."""
+        low, high = ([x[who] if len(x) > 1 else x for x in rows] for rows in (self.low, self.high))
+        return Boxes(low, high, self.here[who], self.waves)
+
 
 def placement(count: int, machines: int) -> Layout:
     """Shard number -> machine and wave: consecutive shards of a machine follow each other as waves.

@@ -337,7 +337,8 @@ def weightings(graph: Graph, machines: Machines) -> list[tuple[str, tuple[int, .
         (", parts by bandwidth", [m.bytes_per_second for m in filled]),
         (", parts by memory", [m.memory_bytes for m in filled]),
     ):
-        weights = tuple(max(1, round(FULL_WEIGHT * amount / max(amounts))) for amount in amounts)
+        most = max(amounts)
+        weights = tuple(max(1, round(FULL_WEIGHT * amount / most)) for amount in amounts)
         if len(set(weights)) > 1:
             found.setdefault(weights, about)
     return [(about, weights) for weights, about in found.items()]
