@@ -222,11 +222,11 @@ def one_operation(seed: int) -> None:
         inputs = [x]
     else:
         name = str(rng.choice([*UNARY, *BINARY, *IN_PLACE]))
-        if name in (*FUNCTIONS, *ROUNDED, "Div") and not is_float(dtype):
+        if name in (*FUNCTIONS, *ROUNDED, "Div", "Wrap") and not is_float(dtype):
             dtype = "FP32"
         if name in OF_BITS and is_float(dtype):
             dtype = "INT32"
-        target = str(rng.choice(sorted(DTYPES))) if name == "Cast" else dtype
+        target = str(rng.choice(sorted(DTYPES))) if name == "Cast" else "INT16" if name == "Wrap" else dtype
         inputs, terms = [], []
         for _ in range(operation(name).inputs):
             used = [c for c in letters if rng.random() < 0.8]

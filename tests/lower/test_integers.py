@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ Array = np.ndarray[Any, Any]
 TIMES = 3
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 ARITHMETIC = ("add", "subtract", "multiply", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor")
+QUOTIENTS = ("floor_divide", "remainder", "left_shift", "right_shift")
 COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 UNARY = ("negative", "absolute", "sign", "logical_not")
 OF_TRUTHS = ("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "equal", "maximum")
@@ -78,6 +80,34 @@ def test_elementwise(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
+def test_quotients_and_shifts(dtype: str) -> None:
+    """By zero, by -1 and by more bits than there are, too; by one number as by many."""
+    rng = drawn()
+    for name in QUOTIENTS:
+        x, y = strided(rng, dtype)
+        low = np.iinfo(dtype).min
+        ends = np.array([0, 1, 7, 8, 31, 63, low, np.iinfo(dtype).max, low + (low < 0)], dtype)
+        z = rng.choice(np.concatenate([ends, y[:2, :3].ravel()]), x.shape)
+        for other in (y, z, z[:1, :1]):
+            with np.errstate(all="ignore"):
+                same(compiled(getattr(tg, name), x, other), getattr(np, name)(x, other))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_quotients_of_64_bits(dtype: str) -> None:
+    """On both sides of where floats hold the operands, and next to whole quotients."""
+    rng = drawn()
+    for bits in (20, 47, 48, 49, 50, 53, 62):
+        divisors = rng.integers(1, 1 << int(rng.integers(1, bits)), (30, 40), dtype)
+        x = rng.integers(0, 1 << bits, divisors.shape, dtype) // divisors * divisors
+        x += rng.integers(0, 2, x.shape, dtype)
+        if dtype == "int64":
+            x, divisors = (a * rng.choice([-1, 1], a.shape) for a in (x - 1, divisors))
+        for name in ("floor_divide", "remainder"):
+            same(compiled(getattr(tg, name), x, divisors), getattr(np, name)(x, divisors))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
 def test_choices(dtype: str) -> None:
     x, y = strided(drawn(), dtype)
     with np.errstate(all="ignore"):
@@ -124,6 +154,41 @@ def test_floats_as_truths() -> None:
         x = np.resize(np.array([0.0, -0.0, np.nan, np.inf, np.finfo(dtype).smallest_subnormal, 1.5], dtype), (70, 40))
         same(compiled(lambda a: tw.cast(a, "bool"), x), x.astype(bool))
         same(compiled(tg.logical_not, x), np.logical_not(x))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_floats_as_integers(dtype: str) -> None:
+    """As NumPy on this processor has them, also what no integer holds; and what a float is."""
+    rng = drawn()
+    ends = [
+        0.0,
+        -0.0,
+        0.9,
+        -1.5,
+        255.9,
+        -129,
+        65535.5,
+        2.0**31,
+        -(2.0**31),
+        -(2.0**31) - 0.5,
+        2.0**63,
+        np.inf,
+        -np.inf,
+        np.nan,
+    ]
+    for other in ("int8", "uint8", "int16", "uint16", "int32", "int64"):
+        x = rng.standard_normal((50, 70)) * 10.0 ** rng.integers(0, 20, (50, 70))
+        with np.errstate(all="ignore"):
+            x = np.where(rng.random(x.shape) < 0.2, rng.choice(ends, x.shape), x).astype(dtype)
+            if platform.machine() in ("x86_64", "AMD64"):
+                same(compiled(lambda a, other=other: tw.cast(a, other), x), x.astype(other))
+            y = np.where(np.abs(x) < 100, np.abs(x), 1)  # what all of them hold
+            same(compiled(lambda a, other=other: tw.cast(a, other), y), y.astype(other))
+    for name in ("isnan", "isinf", "isfinite"):
+        same(compiled(getattr(tg, name), x), getattr(np, name)(x))
+        same(
+            compiled(lambda a, name=name: tw.where(getattr(tg, name)(a), a, 0), x), np.where(getattr(np, name)(x), x, 0)
+        )
 
 
 def test_saturation_takes_unsigned_bytes() -> None:

@@ -59,13 +59,17 @@ FLOATING = (
     "Div",
 )
 
-OF_BITS = ("And", "Or", "Xor")
+OF_BITS = ("And", "Or", "Xor", "FloorDiv", "Remainder", "ShiftLeft", "ShiftRight")
 
 
 def _bits(x: np.ndarray, y: np.ndarray, of_bits) -> np.ndarray:
     """What a function of single bits makes of small numbers, in two's complement."""
     pairs = [(np.floor(x / 2**k) % 2, np.floor(y / 2**k) % 2) for k in range(4)]
     return sum(of_bits(a, b) * 2**k * (-1 if k == 3 else 1) for k, (a, b) in enumerate(pairs))
+
+
+def _floor(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.where(y == 0, 0, np.floor(x / np.where(y == 0, 1, y)))
 
 
 # each function once more, written differently and in FP64
@@ -87,6 +91,11 @@ DEFINITIONS = {
     "Sin": lambda x: np.exp(1j * x).imag,
     "Cos": lambda x: np.exp(1j * x).real,
     "Cast": lambda x: x,
+    "Wrap": np.trunc,
+    "FloorDiv": _floor,
+    "Remainder": lambda x, y: np.where(y == 0, 0, x - y * _floor(x, y)),
+    "ShiftLeft": lambda x, y: np.where(y < 0, 0, x * 2.0**y),
+    "ShiftRight": lambda x, y: np.where(y < 0, -1.0 * (x < 0), np.floor(x / 2.0**y)),
     "Add": lambda x, y: x + y,
     "Sub": lambda x, y: x - y,
     "Mul": lambda x, y: x * y,
@@ -143,10 +152,11 @@ def check_equal(found: np.ndarray, expected: np.ndarray, dtype: str) -> None:
 )
 def test_elementwise_operations_are_numpy(name, dtype, shape, seed):
     rng = np.random.default_rng(seed)
-    if name in FLOATING and not is_float(dtype):
+    if name in (*FLOATING, "Wrap") and not is_float(dtype):
         dtype = "FP32"
     if name in OF_BITS and is_float(dtype):
         dtype = "INT32"
+    target = "INT16" if name == "Wrap" else dtype
     low = 0.25 if name in ("Log", "Sqrt", "Div") else -3
     letters = "abcd"[: len(shape)]
     inputs, terms = [], []
@@ -155,7 +165,7 @@ def test_elementwise_operations_are_numpy(name, dtype, shape, seed):
         rng.shuffle(used)
         inputs.append(random_array(rng, tuple(shape[letters.index(c)] for c in used), dtype, low))
         terms.append("".join(used))
-    out = random_array(rng, tuple(shape), dtype)
+    out = random_array(rng, tuple(shape), target)
     equation = ",".join(terms) + "->" + letters
     tiling = tilings(rng) if rng.random() < 0.7 else elementwise_tiles
     program = emit_elementwise(name, [operand(x) for x in inputs], operand(out), equation, tiling=tiling)
@@ -167,7 +177,7 @@ def test_elementwise_operations_are_numpy(name, dtype, shape, seed):
     ]
     expected = DEFINITIONS[name](*full, *([out.astype("f8")] if name in IN_PLACE else []))
     interpret(program, {**{f"in{k}": x for k, x in enumerate(inputs)}, "out": out}, order="random")
-    check_equal(out, expected, dtype)
+    check_equal(out, expected, target)
 
 
 def apply(name: str, *inputs: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -430,9 +440,8 @@ def test_the_cpu_backend_compiles_an_operation_or_refuses_it_by_name():
     for name in (*UNARY, *IN_PLACE, *BINARY):
         kind = "i4" if name in OF_BITS else "f4"
         inputs = [np.full((4, 4), 2, kind)] * operation(name).inputs
-        expected = np.ones((4, 4), kind)
-        a = operand(expected)
-        program = emit_elementwise(name, [a] * operation(name).inputs, a)
+        expected = np.ones((4, 4), "i4" if name == "Wrap" else kind)
+        program = emit_elementwise(name, [operand(x) for x in inputs], operand(expected))
         out = expected.copy()
         interpret(program, {**{f"in{k}": x for k, x in enumerate(inputs)}, "out": expected})
         try:

@@ -408,8 +408,8 @@ def _step(lowering: str, dtypes: tuple[str, ...]) -> str:
     held = tuple(map(_held, dtypes))
     if lowering == "Cast" and made == _BOOL:
         return "NonZero"
-    if lowering == "Cast" and is_float(held[0]) and not is_float(made):  # NumPy says otherwise what it is
-        return ""
+    if lowering == "Cast" and is_float(held[0]) and not is_float(made):  # only `saturate` clamps
+        lowering = "Wrap"
     if _BOOL in dtypes[:-1] and lowering not in _OF_TRUTHS:
         return ""
     spec = teir.operation(lowering)

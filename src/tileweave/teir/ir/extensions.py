@@ -1,12 +1,12 @@
 """Operations beyond the document's, registered as its own are; the ``tileweave`` profile has them.
 
 - *Elementwise, one input*: Neg and Abs; Exp, Log, Sqrt, Tanh, Sigmoid, Erf, Gelu, Sin, Cos on floating point; Cast
-  between any two types.
-- *Elementwise, two inputs of one type*: Add, Sub, Mul, Max, Min; Div on floating point; And, Or, Xor of the bits of
-  integers.
+  between any two types; Wrap from floating point to integers.
+- *Elementwise, two inputs of one type*: Add, Sub, Mul, Max, Min; Div on floating point; FloorDiv, Remainder, ShiftLeft,
+  ShiftRight, And, Or, Xor of integers.
 - *Comparisons and choices*: Less, LessEqual, Greater, GreaterEqual, Equal, NotEqual of two inputs of one type give 1 or
-  0 as INT8, as IEEE 754 and NumPy compare; IsZero and NonZero compare one input with zero; Select takes one of two
-  inputs of one type by such a truth.
+  0 as INT8, as IEEE 754 and NumPy compare; IsZero and NonZero compare one input with zero; IsNan, IsInf, IsFinite ask
+  what a float is; Select takes one of two inputs of one type by such a truth.
 - *In place on the output*: Bias adds in0 to it, Scale multiplies it by in0; in0 is usually broadcast by zero strides.
 - *Neutral elements*: One, Lowest and Highest fill the output as Zero does, so that a reduction can start. Fill writes
   the number ``value`` of the primitive's metadata.
@@ -20,6 +20,11 @@ Choices, each the same in every backend:
   tanh. It has the sign of x: of -0.0, of what underflows, and of -inf it is -0.0.
 - Cast rounds to nearest even between floating-point types, wraps between integers, and from floating point to integers
   cuts the fraction, clamps to the type's range and turns NaN into 0.
+- Wrap cuts the fraction and wraps, by way of INT32, and of INT64 to INT64, whose least number stands for NaN and for
+  what it does not hold. NumPy's ``astype`` gives the same on x86; to UINT32 and UINT64 it gives now this, now that, so
+  Wrap takes none of them.
+- FloorDiv and Remainder by zero are 0; of the least integer by -1 they are the least integer and 0. A shift by as many
+  bits as there are, by more, or by a negative number, leaves 0, to the right the sign.
 
 Source: own, in the form of TEIR's table 10.3.2.
 """
@@ -93,9 +98,17 @@ def _cast(inputs: tuple[Any, ...], output: Any) -> Any:
     )
 
 
+def _wrap(inputs: tuple[Any, ...], output: Any) -> Any:
+    cut = np.trunc(inputs[0].astype("float64"))
+    held = np.dtype("int64" if output.dtype.itemsize == 8 else "int32")
+    inside = np.abs(cut) < 2.0 ** np.iinfo(held).max.bit_length()  # false for NaN
+    return np.where(inside, np.where(inside, cut, 0).astype(held), np.iinfo(held).min).astype(output.dtype)
+
+
 def _of(function: Function) -> Callable[[tuple[Any, ...], Any], Any]:
     """A step that computes the inputs' function in the wide type."""
 
+    @np.errstate(divide="ignore", over="ignore")  # of integers
     def step(inputs: tuple[Any, ...], output: Any) -> Any:
         return function(*(x.astype(_wide(x.dtype)) for x in inputs)).astype(output.dtype)
 
@@ -163,7 +176,14 @@ def _sums_wide(names: tuple[str, ...]) -> str:
 
 
 def _integers(names: tuple[str, ...]) -> str:
-    return _same(names) or (f"it is a function of bits, not of {names[0]}" if is_float(names[0]) else "")
+    return _same(names) or (f"it is a function of integers, not of {names[0]}" if is_float(names[0]) else "")
+
+
+def _wraps(names: tuple[str, ...]) -> str:
+    source, target = names
+    if not is_float(source) or is_float(target) or target in ("UINT32", "UINT64"):
+        return f"it takes floating point into integers, not {source} into {target}"
+    return ""
 
 
 # ── the operations ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,6 +212,9 @@ UNARY: tuple[str, ...] = (
     _elementwise("Sin", 1, "out = sin(in0)", np.sin, _floating),
     _elementwise("Cos", 1, "out = cos(in0)", np.cos, _floating),
     register(OperationSpec("Cast", ("M", "N"), 1, False, (), "out = in0 in out's type", _cast, _any, ())).name,
+    register(
+        OperationSpec("Wrap", ("M", "N"), 1, False, (), "out = in0 cut, modulo out's range", _wrap, _wraps, ())
+    ).name,
 )
 """Operations of one input, element by element."""
 
@@ -202,6 +225,10 @@ BINARY: tuple[str, ...] = (
     _elementwise("Div", 2, "out = in0 / in1", np.divide, _floating),
     _elementwise("Max", 2, "out = max(in0, in1), NaN kept", np.maximum, _same),
     _elementwise("Min", 2, "out = min(in0, in1), NaN kept", np.minimum, _same),
+    _elementwise("FloorDiv", 2, "out = in0 / in1, rounded down", np.floor_divide, _integers),
+    _elementwise("Remainder", 2, "out = in0 less in1 times the floor of in0 / in1", np.remainder, _integers),
+    _elementwise("ShiftLeft", 2, "out = in0 times two to the power in1", np.left_shift, _integers),
+    _elementwise("ShiftRight", 2, "out = in0 by two to the power in1, rounded down", np.right_shift, _integers),
     _elementwise("And", 2, "out = the bits that in0 and in1 both have", np.bitwise_and, _integers),
     _elementwise("Or", 2, "out = the bits that in0 or in1 has", np.bitwise_or, _integers),
     _elementwise("Xor", 2, "out = the bits that one of in0 and in1 has", np.bitwise_xor, _integers),
@@ -221,9 +248,16 @@ def _tests(names: tuple[str, ...]) -> str:
     return _compares((names[0], *names))
 
 
+def _asks(names: tuple[str, ...]) -> str:
+    return _tests(names) or ("" if is_float(names[0]) else f"it asks of floating point, not of {names[0]}")
+
+
 CHOICES: tuple[str, ...] = (
     _elementwise("IsZero", 1, "out = in0 == 0", lambda x: x == 0, _tests),
     _elementwise("NonZero", 1, "out = in0 != 0", lambda x: x != 0, _tests),
+    _elementwise("IsNan", 1, "out = in0 is no number", np.isnan, _asks),
+    _elementwise("IsInf", 1, "out = in0 is inf or -inf", np.isinf, _asks),
+    _elementwise("IsFinite", 1, "out = in0 is neither of them", np.isfinite, _asks),
     _elementwise("Less", 2, "out = in0 < in1", np.less, _compares),
     _elementwise("LessEqual", 2, "out = in0 <= in1", np.less_equal, _compares),
     _elementwise("Greater", 2, "out = in0 > in1", np.greater, _compares),

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tileweave.backends.cpu.llvm import functions, turns
 from tileweave.backends.cpu.llvm.elements import Element, convert, element, splat, vector, zero
 from tileweave.backends.cpu.llvm.functions import Floats
+from tileweave.backends.cpu.llvm.integers import Integers
 from tileweave.backends.cpu.llvm.ir import Function
 from tileweave.backends.cpu.llvm.vectors import broadcast, suffix
 from tileweave.backends.cpu.target.target import Target
@@ -43,16 +45,24 @@ COMPARISONS = {
 """Comparison -> LLVM's, of floating point, of integers and of unsigned ones."""
 _TESTS = {"IsZero": "Equal", "NonZero": "NotEqual"}
 """Comparisons with zero."""
+_SIZES = {"IsNan": "uno", "IsInf": "oeq", "IsFinite": "olt"}
+"""How LLVM compares the size of a number with infinity."""
+_WHOLE: dict[str, Callable[[Integers, str, str], str]] = {
+    "FloorDiv": Integers.floor_divide,
+    "Remainder": Integers.remainder,
+    "ShiftLeft": partial(Integers.shift, left=True),
+    "ShiftRight": partial(Integers.shift, left=False),
+}
 _SIGNED = "Neg", "Abs", "Sign"
 _FILLS = {"Zero": 0, "One": 1, "Lowest": float("-inf"), "Highest": float("inf")}
 
 CHEAP = frozenset(("Zero", "One", "Lowest", "Highest", "Fill", "Copy", "ReLU"))
 """Operations that do not compute in a wider type than those of their operands."""
-HEAVY = frozenset(_FUNCTIONS)
+HEAVY = frozenset((*_FUNCTIONS, "FloorDiv", "Remainder"))
 """Operations of dozens of instructions per vector."""
 KNOWN = frozenset(
-    (*CHEAP, *_FUNCTIONS, *_ROUNDED, *_ARITHMETIC, *_BITS, *COMPARISONS, *_TESTS, *MONOIDS, *_SIGNED, "Select", "Cast")
-) | {"Max", "Min"}
+    (*CHEAP, *_FUNCTIONS, *_ROUNDED, *_ARITHMETIC, *_BITS, *_WHOLE, *COMPARISONS, *_TESTS, *_SIZES, *MONOIDS, *_SIGNED)
+) | {"Max", "Min", "Select", "Cast", "Wrap"}
 """Operations that there is code for."""
 
 
@@ -122,6 +132,11 @@ class Registers:
             return self.convert(value, source, out)
         if kind == "Cast":
             return self.cast(value, source, out)
+        if kind == "Wrap":
+            wide = wide_of(source)
+            return Integers(self.f, out, self.lanes).wrapped(self.convert(value, source, wide), wide)
+        if kind in _SIZES:
+            return self.sized(kind, value, source, out)
         if kind in _TESTS:
             kind, inputs = _TESTS[kind], [(value, source), (self.fill(0, source), source)]
         if kind in COMPARISONS:
@@ -138,6 +153,8 @@ class Registers:
             result = self.intrinsic(kind.lower(), values[0], wide)
         elif kind in _SIGNED:
             result = self.signed(kind, values[0], wide)
+        elif kind in _WHOLE:
+            result = _WHOLE[kind](Integers(self.f, wide, self.lanes), values[0], values[1])
         elif kind in _BITS:
             result = self.f.value(f"{_BITS[kind]} {vector(wide.memory, self.lanes)} {values[0]}, {values[1]}")
         elif kind in ("Max", "Min"):
@@ -151,6 +168,14 @@ class Registers:
     def compared(self, kind: str, inputs: Sequence[tuple[str, Element]], out: Element) -> str:
         """1 or 0 per lane."""
         truth = self.truth(kind, inputs)
+        return self.f.value(f"zext {vector('i1', self.lanes)} {truth} to {vector(out.memory, self.lanes)}")
+
+    def sized(self, kind: str, value: str, source: Element, out: Element) -> str:
+        """1 or 0 per lane, by the size of a number."""
+        wide = wide_of(source)
+        size = self.intrinsic("fabs", self.convert(value, source, wide), wide)
+        full, infinity = vector(wide.memory, self.lanes), self.fill(math.inf, wide)
+        truth = self.f.value(f"fcmp {_SIZES[kind]} {full} {size}, {infinity}")
         return self.f.value(f"zext {vector('i1', self.lanes)} {truth} to {vector(out.memory, self.lanes)}")
 
     def truth(self, kind: str, inputs: Sequence[tuple[str, Element]]) -> str:

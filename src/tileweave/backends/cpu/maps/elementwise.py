@@ -323,10 +323,11 @@ class _Chain:
         elif self.points.reductions:
             self.sum_along(f, pointers, ((0,) * len(pointers), *twins))
         else:
+            still = self.points.still(f, pointers, self.lanes)
 
             def body(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
                 for place in places:
-                    self.points.point(f, place, self.lanes, mask, [])
+                    self.points.point(f, place, self.lanes, mask, [], given=still)
                 return []
 
             def kept() -> None:

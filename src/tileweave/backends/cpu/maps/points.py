@@ -106,6 +106,16 @@ class Points:
             write(o)
         return result
 
+    def still(self, f: Function, pointers: list[str], lanes: int) -> dict[int, str]:
+        """What stands still along the vectors' axis and is written by nobody, read once.
+
+        So what is computed of it alone, as a divisor's inverse, leaves the loop.
+        """
+        stored = {stage.output for stage in self.op.stages}
+        read = {o for stage in self.op.stages for o in stage.inputs} - stored
+        alone = [o for o in sorted(read) if not any((o, w) in self.rivals or (w, o) in self.rivals for w in stored)]
+        return {o: self.load(f, o, pointers[o], lanes, None) for o in alone if self.strides[o] == 0 and lanes > 1}
+
     def taken(
         self,
         registers: Registers,
