@@ -77,9 +77,14 @@ def test_the_graph_of_a_model_is_shown(folder, capsys):
         (["--bind", "batch=2", "x=net.onnx"], "it is no NumPy file"),
         (["--bind", "batch=2", "--bind", "depth=3", "x=x.npy"], "'depth' is no input or dimension"),
         (["--bind", "batch", "x=x.npy"], "'batch' is no NAME=8"),
+        (["--bind", "batch=1", "--bind", "batch=2", "x=x.npy"], "'batch' is given twice"),
+        (["x=x.npy", "x=wide.npy"], "'x' is given twice"),
+        (["x=two.npz"], "legal  two.npz#x | two.npz#wide"),
+        (["x=two.npz#q"], "'two.npz' has no array 'q'"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_is_written(folder, capsys, words, said):
+    np.savez("two.npz", x=np.load("x.npy"), wide=np.load("wide.npy"))
     assert main(["run", "net.onnx", "-o", "out.npz", *words]) == 2
     assert said in capsys.readouterr().err
     assert not (folder / "out.npz").exists()

@@ -108,12 +108,15 @@ def test_plans_are_kept_compared_and_run(capsys):
         (["--seed", "3"], "without trials"),
         (["--load", "none.json"], "cannot be read"),
         (["--load", "program.py"], "cannot be read"),
+        (["--load", "deep.json"], "cannot be read"),
+        (["--machines", "\u0663"], "neither a count nor a .toml file"),
         (["--load", "kept.json", "--machines", "2"], "run as it is"),
         (["--save", "kept.txt"], "ends in .json"),
         (["--diff", "none.json"], "cannot be read"),
     ],
 )
 def test_what_the_options_cannot_mean_is_refused(capsys, words, said):
+    Path("deep.json").write_text("[" * 100_000)
     assert main(["plan", "program.py", *words]) == 2
     assert said in capsys.readouterr().err
 

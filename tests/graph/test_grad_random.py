@@ -331,3 +331,55 @@ def test_gradients_are_central_differences(name):
 def test_many_gradients_are_central_differences(name):
     for seed in range(100, 140):
         difference(MAKERS[name], seed)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# second derivatives
+
+LAST = {"lgamma", "j0", "i0", "i0e"}
+"""Their derivatives have no gradient."""
+
+
+def second_difference(maker: Maker, seed: int) -> None:
+    """The gradient of a gradient along v is the central difference of gradients along v."""
+    rng = np.random.default_rng(seed)
+    shapes, function = maker(rng)
+    arrays = [rng.uniform(-2.0, 2.0, shape) for shape in shapes]
+    weight, along_these = rng.normal(size=4096), [rng.normal(size=shape) for shape in shapes]
+
+    def first(tensors: list[tw.Tensor]) -> tw.Tensor:
+        y = function(*tensors)
+        loss = tw.sum(y * weight[: y.size].reshape(y.shape)) + tw.sum(y * y) * 0.3
+        parts = [tw.sum(g * v) for g, v in zip(tw.grad(loss, tensors), along_these, strict=True)]
+        return tw.sum(tw.stack(parts, 0))
+
+    tensors = [tw.as_tensor(a) for a in arrays]
+    value = first(tensors)
+    grads = tw.evaluate(tw.grad(value, tensors))
+    step, towards = 1e-6, [rng.normal(size=shape) for shape in shapes]
+    ends = [first([tw.as_tensor(a + s * step * v) for a, v in zip(arrays, towards, strict=True)]) for s in (1, -1)]
+    high, low = (float(end) for end in tw.evaluate(ends))
+    got = sum(float(np.sum(g * v)) for g, v in zip(grads, towards, strict=True))
+    lengths = (float(np.sum(np.abs(g * v))) for g, v in zip(grads, towards, strict=True))
+    scale = 1.0 + abs(float(np.asarray(value))) + sum(lengths)
+    assert abs(got - (high - low) / (2 * step)) < 1e-6 * scale, (seed, got, (high - low) / (2 * step))
+
+
+@pytest.mark.parametrize("name", sorted(set(MAKERS) - LAST))
+def test_second_derivatives_are_central_differences(name):
+    second_difference(MAKERS[name], 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(MAKERS) - LAST))
+def test_many_second_derivatives_are_central_differences(name):
+    for seed in range(100, 112):
+        second_difference(MAKERS[name], seed)
+
+
+def test_a_running_logarithm_that_nothing_weighs_yet_has_a_second_derivative():
+    """Of z * logcumsumexp(x) at z = 0: the derivative by x and then by z is that of logcumsumexp alone."""
+    x, z = tw.as_tensor(np.random.default_rng(0).normal(size=7)), tw.as_tensor(np.zeros(7))
+    mixed = tw.grad(tw.sum(tw.grad(tw.sum(z * tw.logcumsumexp(x)), x) * np.arange(7.0)), z)
+    e = np.exp(np.asarray(x))
+    np.testing.assert_allclose(np.asarray(mixed), np.cumsum(e * np.arange(7.0)) / np.cumsum(e), rtol=1e-12)

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from plans import misbehaving, rows_plan
 
+import tileweave as tw
 from tileweave import graph as g
 from tileweave.cli.main import main
-from tileweave.errors import RunError
+from tileweave.errors import RunError, StorageError
 from tileweave.planner import machines
 from tileweave.runtime import Progress, run_plan
 from tileweave.runtime.trace import LiveTable, RunReport, Trace, logged
@@ -38,6 +39,12 @@ def test_a_trace_has_every_task_once_and_workers_do_one_at_a_time(tmp_path: Path
     for worker in {span["tid"] for span in found}:
         own = sorted((span["ts"], span["ts"] + span["dur"]) for span in found if span["tid"] == worker)
         assert all(a[1] <= b[0] + 1e-3 for a, b in pairwise(own))
+
+
+def test_a_trace_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    plan = tw.plan(tw.source(np.ones(4)) * 2)
+    with pytest.raises(StorageError, match="it cannot be written: No such file or directory"):
+        tw.run(plan, listeners=[Trace(tmp_path / "none" / "t.json").of(plan)])
 
 
 def test_a_failed_run_is_traced_up_to_its_failure(tmp_path: Path) -> None:

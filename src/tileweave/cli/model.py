@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,7 @@ def _bindings(words: list[str]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for word in words:
         name, value = _pair(word, "NAME=8, NAME=1x3x224x224 or NAME=FILE.npy")
+        _once(name, made, "--bind")
         parts = value.split("x")
         if all(part.isascii() and part.isdecimal() for part in parts):
             made[name] = int(value) if len(parts) == 1 else tuple(map(int, parts))
@@ -91,18 +93,30 @@ def _arrays(words: list[str], model: Model | SymbolicModel) -> dict[str, Any]:
     made = {}
     for word in words:
         name, value = ("", word) if "=" not in word and len(model.inputs) == 1 else _pair(word, "NAME=FILE.npy")
-        made[name or next(iter(model.inputs))] = _read(value)
+        name = name or next(iter(model.inputs))
+        _once(name, made, "tileweave run MODEL")
+        made[name] = _read(value)
     return made
+
+
+def _once(name: str, made: Collection[str], where: str) -> None:
+    """Refuses a name that has been given something already."""
+    if name in made:
+        raise StorageError(where, f"{name!r} is given twice", legal="one value for each name")
 
 
 def _read(word: str) -> np.ndarray[Any, Any]:
     """An array from FILE.npy, memory-mapped, or from FILE.npz#member."""
     path, _, key = word.partition("#")
+    where, legal = "tileweave run MODEL", "FILE.npy or FILE.npz#member"
     try:
         held = np.load(path, mmap_mode="r", allow_pickle=False)
-        array = held[key or held.files[0]] if isinstance(held, np.lib.npyio.NpzFile) else held
-    except (OSError, ValueError, KeyError, IndexError, EOFError) as error:
+        names = held.files if isinstance(held, np.lib.npyio.NpzFile) else []
+        array = held[key or names[0]] if key in names or (not key and len(names) == 1) else held
+    except (OSError, ValueError, EOFError) as error:
         reason = "it is no NumPy file" if isinstance(error, ValueError) else str(error)
-        problem = f"{word!r} cannot be read as an array: {reason}"
-        raise StorageError("tileweave run MODEL", problem, legal="FILE.npy or FILE.npz#member") from error
+        raise StorageError(where, f"{word!r} cannot be read as an array: {reason}", legal=legal) from error
+    if array is held and (names or key):
+        problem = f"{path!r} has no array {key!r}" if key else f"{path!r} holds {len(names)} arrays"
+        raise StorageError(where, problem, legal=" | ".join(f"{path}#{name}" for name in names) or path)
     return np.asarray(array)

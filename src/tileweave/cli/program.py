@@ -32,7 +32,7 @@ def chosen_machines(options: argparse.Namespace) -> Callable[[Machines | None], 
     fixed = None
     if options.machines is not None:
         words = options.machines
-        if words.isdecimal():
+        if words.isascii() and words.isdecimal():
             fixed = machines(int(words))
         elif words.endswith(".toml"):
             fixed = machines(words)

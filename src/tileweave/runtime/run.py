@@ -125,7 +125,10 @@ def run_plan(
                 raise
             raise raised from raised.__cause__
     if tell is not None:
-        tell(Done(time.perf_counter() - start, peaks, len(retries)))
+        try:
+            tell(Done(time.perf_counter() - start, peaks, len(retries)))
+        except _ListenerRaised as raised:
+            raise _explained(raised, plan, prepared) from None
     return direct.into(given, _results(plan, dict(zip(prepared.sinks, destinations, strict=True))))
 
 

@@ -10,10 +10,12 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tileweave.errors import StorageError
 from tileweave.planner import Plan
 from tileweave.runtime.events import Done, Event, Failed, Listener, Progress, Retry, Started
 from tileweave.words import seconds_text
@@ -151,8 +153,14 @@ class Trace:
     def write(self) -> None:
         """Writes what has been collected; the file is whole at any time."""
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps({"traceEvents": self._spans, "displayTimeUnit": "ms"}))
-        temporary.replace(self._path)
+        try:
+            temporary.write_text(json.dumps({"traceEvents": self._spans, "displayTimeUnit": "ms"}))
+            temporary.replace(self._path)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink()
+            problem = f"it cannot be written: {error.strerror or error}"
+            raise StorageError(f"Trace({str(self._path)!r})", problem, legal="a folder that takes files") from error
 
 
 @dataclass(slots=True)

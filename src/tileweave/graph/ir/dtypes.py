@@ -63,7 +63,7 @@ def wide_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def epsilon(dtype: np.dtype[Any]) -> float:
     """The distance from 1 to the next number of a floating type."""
-    return float(_limits(dtype).eps)
+    return float(limits(dtype).eps)
 
 
 def bounds(dtype: np.dtype[Any]) -> tuple[Any, Any]:
@@ -74,11 +74,12 @@ def bounds(dtype: np.dtype[Any]) -> tuple[Any, Any]:
         return np.iinfo(dtype).min, np.iinfo(dtype).max
     with np.errstate(all="ignore"):
         low, high = dtype.type(-np.inf), dtype.type(np.inf)
-    limits = _limits(dtype)
-    return low if low < high else limits.min, high if low < high else limits.max
+    found = limits(dtype)
+    return low if low < high else found.min, high if low < high else found.max
 
 
-def _limits(dtype: np.dtype[Any]) -> Any:
+def limits(dtype: np.dtype[Any]) -> Any:
+    """What `numpy.finfo` says of a floating type, a narrow one too."""
     if not is_narrow(dtype):
         return np.finfo(dtype)
     import ml_dtypes

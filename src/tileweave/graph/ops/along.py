@@ -17,7 +17,7 @@ import numpy as np
 
 from tileweave.errors import GraphError
 from tileweave.graph.ir.assemble import pad
-from tileweave.graph.ir.dtypes import is_floating, is_narrow
+from tileweave.graph.ir.dtypes import is_floating, is_narrow, limits
 from tileweave.graph.ir.forms import Form, axis_form
 from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
 from tileweave.graph.ir.select import dimension, flip, full, slice_, squeeze, unsqueeze
@@ -184,11 +184,15 @@ def _cumextreme_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[st
 
 
 def _logcumsumexp_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
-    # exp(x) times the sum of dy exp(-y) from here on, of both signs apart, as logarithms
+    # exp(x) times the sum of dy exp(-y) from here on, of both signs apart, as logarithms; with `least` on both sides,
+    # which cancels, a second derivative meets no logarithm of 0
     x, axis = operation.input("x"), operation.parameter("axis")
+    precision = limits(dy.dtype)
+    least = min(float(precision.tiny) / float(precision.eps), 1e-6)
 
     def of(part: Tensor) -> Tensor:
-        logs = FUNCTIONS["subtract"](FUNCTIONS["log"](FUNCTIONS["maximum"](part, 0.0)), y)
+        positive = FUNCTIONS["add"](FUNCTIONS["maximum"](part, 0.0), least)
+        logs = FUNCTIONS["subtract"](FUNCTIONS["log"](positive), y)
         out: Tensor = FUNCTIONS["exp"](FUNCTIONS["add"](logcumsumexp(logs, axis, reverse=True), x))
         return out
 

@@ -116,7 +116,7 @@ def documents(path: str, where: str = "load(plan)") -> list[dict[str, Any]]:
     """
     try:
         document = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # the last of these: it nests too deeply
         raise PlanError(where, f"{path!r} cannot be read: {error}", legal="a file that save wrote") from error
     found = document if isinstance(document, list) else [document]
     if not found or not all(isinstance(one, dict) and one.get("format") == FORMAT for one in found):

@@ -59,6 +59,8 @@ class Reader(Protocol):
 
 def _split(path: str, where: str) -> tuple[str, str]:
     """(path, format); the path of a file URL is local again."""
+    if "\0" in path:
+        raise StorageError(where, "no file has a name with a NUL in it", legal="another path")
     if path.startswith("file://"):
         path = path.removeprefix("file://")
     suffix = path.rstrip("/").rpartition(".")[2].lower()
