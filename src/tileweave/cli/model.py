@@ -90,7 +90,7 @@ def _bindings(words: list[str]) -> dict[str, Any]:
 
 def _arrays(words: list[str], model: Model | SymbolicModel) -> dict[str, Any]:
     """The arrays of the inputs, each from its file; an input of one model needs no name."""
-    made = {}
+    made: dict[str, Any] = {}
     for word in words:
         name, value = ("", word) if "=" not in word and len(model.inputs) == 1 else _pair(word, "NAME=FILE.npy")
         name = name or next(iter(model.inputs))
