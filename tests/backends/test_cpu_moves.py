@@ -37,8 +37,9 @@ def test_random_copies_equal_numpys(dtype):
             source = np.ascontiguousarray(source.transpose(order)).transpose(np.argsort(order))
         if rank and draw.integers(3) == 0:
             source = np.repeat(source, 2, -1)[..., :: 2 * int(draw.choice([-1, 1]))]
-        whole = np.full(tuple(n + 3 for n in shape), 7, dtype)
-        inner = (*(slice(1, 1 + n) for n in shape), ...)  # an array also at rank 0
+        steps = [1] * (rank - 1) + [int(draw.choice([1, 1, 2, 5]))] * (rank > 0)
+        whole = np.full(tuple(n * step + 3 for n, step in zip(shape, steps, strict=True)), 7, dtype)
+        inner = (*(slice(1, 1 + n * step, step) for n, step in zip(shape, steps, strict=True)), ...)  # also at rank 0
         out = whole[inner]
         expected = whole.copy()
         expected[inner] = source

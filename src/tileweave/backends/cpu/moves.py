@@ -10,7 +10,7 @@ Source: own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,8 +32,8 @@ RANK = 4
 """Dimensions that are left after neighbours are joined, the rows' own included."""
 HEAD = 6
 """Words of an environment before those of a call."""
-_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _STEP = (8 * (HEAD + k) for k in range(6))
-_EXTENTS = 8 * (HEAD + 6)
+_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _STEP, _OUT_STEP = (8 * (HEAD + k) for k in range(7))
+_EXTENTS = 8 * (HEAD + 7)
 _SOURCE_STRIDES = _EXTENTS + 8 * (RANK - 1)
 _OUT_STRIDES = _SOURCE_STRIDES + 8 * (RANK - 1)
 _BYTES = _OUT_STRIDES + 8 * (RANK - 1)
@@ -42,6 +42,8 @@ FEW = 1 << 16
 """Elements that lie apart, up to which a loop over them is faster than a step in Python to a kernel made for them."""
 NEAR_BYTES = 64
 """Elements of a row that lie so near share cache lines, so that no other order would be faster."""
+_AT_ONCE = 4
+"""Elements that lie apart per turn of their loop."""
 Dim = tuple[int, int, int]
 
 
@@ -55,8 +57,7 @@ def _dims(source: Array, out: Array) -> list[Dim]:
             found[-1] = (found[-1][0] * n, a, b)
         else:
             found.append((n, a, b))
-    width = out.itemsize
-    return found if found and found[-1][2] == width else [*found, (1, 0, width)]  # a column: rows of one element
+    return found or [(1, out.itemsize, out.itemsize)]
 
 
 def movable(source: Array, out: Array) -> bool:
@@ -69,7 +70,7 @@ def movable(source: Array, out: Array) -> bool:
     return (
         width in _WIDTHS
         and len(dims) <= RANK
-        and (out.size < FEW or (dims[-1][0] > 1 and abs(dims[-1][1]) <= NEAR_BYTES))
+        and (out.size < FEW or (dims[-1][0] > 1 and all(abs(step) <= NEAR_BYTES for step in dims[-1][1:])))
         and all(a.flags.aligned for a in (source, out))
     )
 
@@ -96,7 +97,7 @@ class Move:
         rows = int(np.prod([n for n, _, _ in outer]))
         threads = self.threads if out.nbytes >= PARALLEL_BYTES else 1
         words = [source.__array_interface__["data"][0], out.__array_interface__["data"][0]]
-        words += [min(rows, 4 * threads) if threads > 1 else 1, rows, *dims[-1][:2]]
+        words += [min(rows, 4 * threads) if threads > 1 else 1, rows, *dims[-1]]
         words += [dim[k] for k in range(3) for dim in outer]
         for k, word in enumerate(words):
             bound.write(8 * (HEAD + k), word)
@@ -133,45 +134,85 @@ def _code(width: int, target: Target) -> Code:
     one, module = element(_WIDTHS[width]), Module()
     emit_entry(module, _TASKS)
     g = Function(module, "rows", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
-    source, out, tasks, rows, length, step = (
+    source, out, tasks, rows, length, step, out_step = (
         g.load("ptr" if k < 2 else "i64", g.at("%env", at), 8)
-        for k, at in enumerate((_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _STEP))
+        for k, at in enumerate((_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _STEP, _OUT_STEP))
     )
     extents, from_strides, to_strides = (
         [g.load("i64", g.at("%env", at + 8 * k), 8) for k in range(RANK - 1)]
         for at in (_EXTENTS, _SOURCE_STRIDES, _OUT_STRIDES)
     )
 
-    def row(flat: Value, _: list[str]) -> None:
-        rest, begin, end = flat, source, out
-        for k in reversed(range(RANK - 1)):
-            digit = g.rem(rest, extents[k]) if k else rest
-            rest = g.div(rest, extents[k]) if k else rest
-            begin, end = g.at(begin, g.mul(digit, from_strides[k])), g.at(end, g.mul(digit, to_strides[k]))
-        moved = partial(_row, g, one, target, length, end)
+    first, last = (g.div(g.mul(task, rows), tasks) for task in ("%task", g.add("%task", 1)))
 
-        def apart() -> None:
-            backwards = g.compare("eq", step, -width)
-            g.when(backwards, partial(moved, begin, turned=True), partial(_elements, g, one, length, step, end, begin))
+    def each(write: Callable[[str, str], None]) -> Callable[[], None]:
+        """All rows by one way of writing them: what way it is, is asked once."""
 
-        def sparse() -> None:
-            g.when(g.compare("eq", step, 0), lambda: moved("", g.load(one.memory, begin, width)), apart)
+        def row(_: Value, digits: list[str]) -> list[Value]:
+            begin, end = source, out
+            for k, digit in enumerate(digits):
+                begin, end = g.at(begin, g.mul(digit, from_strides[k])), g.at(end, g.mul(digit, to_strides[k]))
+            write(begin, end)
+            return _following(g, digits, extents)
 
-        g.when(g.compare("eq", step, width), partial(moved, begin), sparse)
+        def all_rows() -> None:
+            digits, rest = list[str](), first
+            for k in reversed(range(RANK - 1)):
+                digits.insert(0, str(g.rem(rest, extents[k]) if k else rest))
+                rest = g.div(rest, extents[k]) if k else rest
+            g.loop(first, last, row, carry=[("i64", digit) for digit in digits])
 
-    g.loop(g.div(g.mul("%task", rows), tasks), g.div(g.mul(g.add("%task", 1), rows), tasks), row)
+        return all_rows
+
+    along = partial(_row, g, one, target, length)
+    apart = each(lambda begin, end: _elements(g, one, length, (step, out_step), end, begin))
+    turned = each(lambda begin, end: along(end, begin, turned=True))
+    spread = each(lambda begin, end: along(end, "", g.load(one.memory, begin, width)))
+    dense = each(lambda begin, end: along(end, begin))
+
+    def sparse() -> None:
+        backwards = partial(g.when, g.compare("eq", step, -width), turned, apart)
+        g.when(g.compare("eq", step, 0), spread, backwards)
+
+    def beside() -> None:
+        g.when(g.compare("eq", step, width), dense, sparse)
+
+    g.when(g.compare("eq", out_step, width), beside, apart)
     g.ret()
     return compile_ir(module.text(), ("entry",), target)
 
 
-def _elements(g: Function, one: Element, length: Value, step: Value, out: str, source: str) -> None:
-    """One row of elements that lie a step apart."""
+def _following(g: Function, digits: Sequence[str], extents: Sequence[str]) -> list[Value]:
+    """The next row's digits: divisions, one per digit, would take longer than a short row."""
+    found: list[Value] = []
+    more: Value = 1
+    for k in reversed(range(len(digits))):
+        digit = g.add(digits[k], more)
+        if k:
+            over = g.compare("eq", digit, extents[k])
+            found.insert(0, g.value(f"select i1 {over}, i64 0, i64 {digit}"))
+            more = g.value(f"zext i1 {over} to i64")
+        else:
+            found.insert(0, digit)
+    return found
 
-    def element_of(number: Value, _: list[str]) -> None:
-        value = g.load(one.memory, g.at(source, g.mul(number, step)), one.width_bytes)
-        g.store(one.memory, value, g.at(out, g.mul(number, one.width_bytes)), one.width_bytes)
 
-    g.loop(0, length, element_of)
+def _elements(g: Function, one: Element, length: Value, steps: tuple[Value, Value], out: str, source: str) -> None:
+    """One row of elements that lie a step apart, and are written a step apart."""
+
+    def some(count: int) -> Callable[[Value, list[str]], list[Value]]:
+        def elements_of(_: Value, places: list[str]) -> list[Value]:  # a product per element would take longer
+            begin, end = places
+            for _ in range(count):
+                g.store(one.memory, g.load(one.memory, begin, one.width_bytes), end, one.width_bytes)
+                begin, end = g.at(begin, steps[0]), g.at(end, steps[1])
+            return [begin, end]
+
+        return elements_of
+
+    whole = g.mul(g.div(length, _AT_ONCE), _AT_ONCE)
+    places = g.loop(0, whole, some(_AT_ONCE), step=_AT_ONCE, carry=[("ptr", source), ("ptr", out)])
+    g.loop(whole, length, some(1), carry=[("ptr", str(place)) for place in places])
 
 
 def _row(
@@ -201,7 +242,7 @@ def _row(
     g.loop(0, whole, vector_of)
     if turned:
         at = g.mul(whole, lanes)
-        rest = partial(_elements, g, one, g.sub(length, at), str(-one.width_bytes))
+        rest = partial(_elements, g, one, g.sub(length, at), (str(-one.width_bytes), one.width_bytes))
         rest(g.at(out, g.mul(whole, size)), g.at(source, g.sub(0, g.mul(whole, size))))
         return
     at = g.mul(whole, size)
