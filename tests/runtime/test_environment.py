@@ -53,7 +53,8 @@ def test_a_box_is_copied_between_tensors(env: Environment) -> None:
     env.copy("a", Box((0, 0), (2, 5)), "a", (2, 0))  # of one tensor
     a[2:4] = a[0:2].copy()
     np.testing.assert_array_equal(env.read("a"), a)
-    for box, at in [(Box((3, 0), (2, 2)), (0, 0)), (Box((0, 0), (2, 2)), (2, 2))]:
+    outside = [(Box((3, 0), (2, 2)), (0, 0)), (Box((0, 0), (2, 2)), (2, 2))]
+    for box, at in [*outside, (Box((0, 0), (2, 0)), (4, 0)), (Box((9, 9), (0, 0)), (0, 0))]:  # without elements too
         with pytest.raises(GraphError, match="is no box inside"):
             env.copy("a", box, "b", at)
     for wrong in (Box((0,), (2,)), Box((3, 0), (2, 2)), (0, 1)):

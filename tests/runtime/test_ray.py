@@ -184,6 +184,37 @@ def test_a_driver_that_is_ended_leaves_no_process_and_no_half_file(
     assert not left_behind(set(Path("/tmp").glob("tileweave-ray-*")) - before)
 
 
+ABORTED = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from plans import misbehaving, rows_plan
+from tileweave import graph as g
+from tileweave.planner import machines
+from tileweave.runtime import Progress, run_plan
+from tileweave.runtime.io import files as io
+from tileweave.runtime.io.sinks import Sinks
+here = Path(sys.argv[1])
+Sinks.abort = lambda self: os.abort()
+def stop(event):
+    if isinstance(event, Progress):
+        raise SystemExit(1)
+y = misbehaving(g.as_tensor(np.arange(16)) + 0, here / "marks")
+sink = g.Sink(y, io.target(here / "a.npy"))
+run_plan(rows_plan(sink, machines(2, memory="1GiB"), 4), runtime="ray", threads=2, listeners=[stop])
+"""
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_driver_that_ray_aborts_while_it_ends_leaves_no_half_file(tmp_path: Path) -> None:
+    env = {**ENV, "TILEWEAVE_TEST_RUN": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", ABORTED, str(tmp_path)], capture_output=True, text=True, env=env)
+    assert done.returncode == -signal.SIGABRT and "removed 1 temporary files" in done.stderr, done.stderr
+    nothing_runs(f"TILEWEAVE_TEST_RUN={tmp_path}")
+    assert [path.name for path in tmp_path.iterdir()] == ["marks"]
+
+
 IDLE = """
 import os, signal, sys, time
 from tileweave.runtime.ray import connect, session

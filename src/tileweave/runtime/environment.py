@@ -520,8 +520,9 @@ def _corner(kind: TensorType) -> Box:
 
 
 def _check_copy(where: str, tensor: Array | TensorType, box: Box, dtype: np.dtype[Any] | None = None) -> None:
-    """Passes a box that lies inside a tensor, and elements that are of the type that is copied."""
-    if not isinstance(box, Box) or box.rank != len(tensor.shape) or not Box.of(tensor.shape).contains(box):
+    """Passes a box that lies inside a tensor, an empty one too, and elements that are of the type that is copied."""
+    fits = isinstance(box, Box) and box.rank == len(tensor.shape)
+    if not fits or not all(0 <= a <= b <= n for a, b, n in zip(box.start, box.stop, tensor.shape, strict=True)):
         raise GraphError(where, f"{box} is no box inside shape {tensor.shape}", legal=f"such as {Box.of(tensor.shape)}")
     if dtype is not None and dtype != tensor.dtype:
         raise GraphError(where, f"{dtype} is no {tensor.dtype}", legal="tensors of one element type")

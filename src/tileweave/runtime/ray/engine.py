@@ -31,7 +31,7 @@ from tileweave.runtime.io.sinks import Handle
 from tileweave.runtime.local import Destination, ReadSource, TaskFailed, store
 from tileweave.runtime.prepare import Prepared
 from tileweave.runtime.ray.held import HeldSink, HeldSource
-from tileweave.runtime.ray.session import RaySession, connect, load, shutdown, watch
+from tileweave.runtime.ray.session import RaySession, close, connect, load, watch
 from tileweave.runtime.ray.units import Unit, left_bytes, units
 from tileweave.runtime.ray.worker import (
     FileRegion,
@@ -146,7 +146,7 @@ def engine(plan: Plan, prepared: Prepared, threads: int | None, address: str | N
             return one.run()
         except BaseException as error:
             if session.own and (isinstance(error, KeyboardInterrupt | SystemExit) or not session.answers()):
-                shutdown()  # no process stays
+                close()  # no process stays
             raise
 
     return run

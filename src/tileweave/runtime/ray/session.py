@@ -313,18 +313,26 @@ def _on_loopback() -> Iterator[None]:
 
 def shutdown() -> None:
     """Ends the session; a cluster that we started ends with it, and leaves nothing."""
-    global _OPEN, _SCRATCH, _WATCHDOG
+    global _WATCHDOG
+    close()
+    watchdog, _WATCHDOG = _WATCHDOG, None
+    if watchdog is not None:
+        watchdog.close()
+
+
+def close() -> None:
+    """As `shutdown`, but the process beside this one stays: Ray may yet abort this one before it removes its files."""
+    global _OPEN, _SCRATCH
     session, _OPEN = _OPEN, None
     scratch, _SCRATCH = _SCRATCH, None
-    watchdog, _WATCHDOG = _WATCHDOG, None
     if session is not None and (session.own or session.address is not None):
         known = family(process for ids in _started().values() for process in ids) if session.own else {}
         load().shutdown()
         end(known)  # a service that was killed has not ended its own
     if scratch is not None:
         clear(scratch)
-    if watchdog is not None:
-        watchdog.close()
+    if _WATCHDOG is not None:
+        _WATCHDOG.tell(services={}, scratch=[])
 
 
 def _started() -> dict[str, list[int]]:
