@@ -14,7 +14,7 @@ from tests.teir import rows
 from tileweave import teir
 from tileweave.backends import cpu
 from tileweave.backends.cpu import kernel as kernels
-from tileweave.backends.cpu.gemm.blocking import numbers_of, variant_of
+from tileweave.backends.cpu.gemm.blocking import axes_of, tile_of
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.llvm.ir import Function, Module
@@ -69,8 +69,9 @@ def made(program: teir.Program, target: Target, threads: int) -> tuple[Hashable,
     elements = tuple(element(program.tensors[j].dtype) for j in op.operands)
     c = block_product(op, elements, target, threads)
     numbers = [nest.sizes.numbers[k] for k in nest.sizes.parameters]
-    assert numbers[: len(numbers_of(c))] == numbers_of(c)
-    return (variant_of(c), op.operands, op.init, op.relu), numbers, nest
+    (axes, extents), (tile, blocks) = axes_of(c), tile_of(c)
+    assert numbers[: len(extents) + len(blocks)] == [*extents, *blocks]
+    return ((axes, tile), op.operands, op.init, op.relu), numbers, nest
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.cpu)
@@ -227,7 +228,7 @@ def test_code_of_other_blocks_gives_the_same_bits(equation: str) -> None:
     assert served >= 6, "most of what serves is other code"
 
 
-def test_code_of_its_own_is_made_for_sizes_that_are_asked_for_again() -> None:
+def test_code_of_its_own_is_made_for_sizes_that_ask_for_it() -> None:
     def product(m: int) -> teir.Program:
         a, b, out = (operand(shape, "FP32") for shape in ((m, 65), (65, 103), (m, 103)))
         return teir.emit_contraction("ik,kj->ij", (a, b), out)
@@ -235,11 +236,11 @@ def test_code_of_its_own_is_made_for_sizes_that_are_asked_for_again() -> None:
     known = cpu.compile(product(131), threads=1)
     wanted = sizes_of(product(5))
     assert known.resized(wanted) is None, "unasked, no slower code serves"
-    first, second = (known.resized(wanted, soon=True) for _ in range(2))
-    assert first is not None and second is not None and not first.settled and not second.settled
+    first = known.resized(wanted, soon=True)
+    assert first is not None and not first.settled and first.own() is None
     later.finish()
-    own = known.resized(wanted, soon=True)
-    assert own is not None and own.settled
+    own = first.own()
+    assert own is not None and own.settled and own.own() is own
     assert own.source == cpu.compile(product(5), threads=1).source != first.source
 
 

@@ -13,9 +13,10 @@ import pytest
 
 import tileweave as tw
 from tileweave.backends import cpu
-from tileweave.backends.cpu.target import jit
+from tileweave.backends.cpu.target import jit, later
 from tileweave.errors import TileweaveError
 from tileweave.lower.eager import einsums
+from tileweave.lower.eager.further import sizes_of
 
 EQUATIONS = ["ik,kj->ij", "ki,kj->ij", "ik,jk->ij", "ik,kj->ji", "bik,bkj->bij", "ikb,bkj->jbi", "abk,kc->acb"]
 
@@ -61,7 +62,7 @@ def test_a_further_shape_takes_the_code_that_is_there(monkeypatch: pytest.Monkey
         assert (tw.contract("ik,kj->ij", a, b, threads=1) == k).all()
         (kind,) = einsums._KINDS.values()
         extents, walks = {"i": m, "j": n, "k": k}, ({"i": 4 * k, "k": 4}, {"k": 4 * n, "j": 4}, {"i": 4 * n, "j": 4})
-        assert kind.axes == ("i", "j", "k")
+        assert kind.kernel.axes == ("i", "j", "k")
         return kind.kernel.resized([(extents[x], tuple(walk.get(x, 0) for walk in walks)) for x in "ijk"], soon=True)
 
     forget_all()
@@ -78,6 +79,19 @@ def test_a_further_shape_takes_the_code_that_is_there(monkeypatch: pytest.Monkey
     a, b = np.ones((40, 70), "f4"), np.ones((70, 61), "f4")
     with pytest.raises(TileweaveError, match="share memory"):
         tw.contract("ik,kj->ij", a[:, :40], b[:40, :40], out=a[:, :40], threads=1)
+
+
+def test_sizes_that_come_again_get_a_kernel_of_their_own() -> None:
+    forget_all()
+    tw.contract("ik,kj->ij", np.ones((131, 65), "f4"), np.ones((65, 103), "f4"), threads=1)
+    (kind,) = einsums._KINDS.values()
+    a, b = np.random.default_rng(2).standard_normal((5, 65), "f4"), np.ones((65, 103), "f4")
+    made = []
+    for _ in range(3):  # the first runs on code of another tile, the second asks for their own
+        made.append(tw.contract("ik,kj->ij", a, b, threads=1))
+        later.finish()
+    np.testing.assert_array_equal(made[0], made[2])
+    assert not kind.met and ("ik,kj->ij", 1, a.shape, b.shape, True) in einsums._QUICK
 
 
 def test_another_kind_is_compiled_and_known_from_then_on() -> None:
@@ -102,3 +116,36 @@ def test_code_goes_with_the_last_kernel_that_holds_it() -> None:
     before = len(jit._KEPT)
     tw.contract("ik,kj->ij", np.ones((31, 5)), np.ones((5, 47)))
     assert len(jit._KEPT) == before + 1
+
+
+def test_the_sizes_of_a_kind_are_what_its_axes_walk() -> None:
+    rng = random.Random("sizes")
+    served = 0
+    for _ in range(300):
+        letters = "abcd"[: rng.randrange(2, 5)]
+        terms = ["".join(rng.sample(letters, rng.randrange(1, len(letters) + 1))) for _ in range(3)]
+        summed = "".join(x for x in letters if x in terms[0] and x in terms[1] and x not in terms[2])
+        if set(terms[2]) - set(terms[0] + terms[1]) or set(terms[0] + terms[1]) != set(letters):
+            continue
+        extents = {x: rng.randrange(1, 6) for x in letters}
+        inputs, axes = rng.choice([(0, 1), (1, 0)]), rng.sample(letters, len(letters))
+        joined = rng.random() < 0.3
+        axes = ["".join(axes[:2]), *axes[2:]] if joined else axes
+        arrays = [made(rng, tuple(extents[x] for x in term), "f4") for term in terms]
+        new = rng.random() < 0.5
+        out = np.empty(arrays[2].shape, "f4") if new else arrays[2]
+        walks = [dict(zip(term, x.strides, strict=True)) for term, x in zip(terms, [*arrays[:2], out], strict=True)]
+        walks = [walks[inputs[0]], walks[inputs[1]], walks[2]]
+        wanted: Any = [
+            (int(np.prod([extents[x] for x in axis])), tuple(walk.get(axis[-1], 0) for walk in walks)) for axis in axes
+        ]
+        inner = extents[axes[0][-1]]
+        apart = joined and any(walk.get(axes[0][0], 0) != walk.get(axes[0][1], 0) * inner for walk in walks)
+        if min(extents.values()) < 2 or apart:
+            wanted = None
+        of = sizes_of(terms, inputs, axes, summed, [4, 4, 4])
+        a, b = arrays[:2]
+        found = of(a.shape, a.strides, b.shape, b.strides, None if new else out.strides)
+        assert found == (None if wanted is None else (out.shape, wanted)), (terms, extents, axes)
+        served += found is not None
+    assert served > 30

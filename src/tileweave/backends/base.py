@@ -121,16 +121,18 @@ class Resizable(Compiled, Protocol):
     def axes(self) -> tuple[str, ...]:
         """The names of its program's axes."""
 
-    @property
-    def settled(self) -> bool:
-        """Whether it stays; else `resized` has a faster one later."""
+    def own(self) -> Resizable | None:
+        """The kernel that stays for these sizes; None while faster code is made elsewhere, which this asks for."""
+
+    def run_once(self, *arrays: Array) -> int:
+        """As `run_on`, for sizes that may not come again: nothing is made ready for further calls."""
 
     def resized(self, sizes: Sequence[tuple[int, tuple[int, ...]]], *, soon: bool = False) -> Resizable | None:
         """The kernel of the same program for other sizes, where it can be had at once.
 
         Args:
             sizes: of every axis: the extent, from 2 on, and the bytes between neighbours in every tensor.
-            soon: whether a slower one will do, until a faster one is made elsewhere.
+            soon: whether a slower one will do, see `own`.
         """
 
 

@@ -58,6 +58,7 @@ class CpuKernel:
 
     def __init__(self, form: Merged, nest: Nest, variant: Variant, family: Family | None, how: _How) -> None:
         program = form.program
+        self._own: list[CpuKernel] | None = None
         self.settled = True
         """Whether it runs on code of its own kind of blocks; else on what serves until that is made."""
         self.threads = how.threads
@@ -150,29 +151,17 @@ class CpuKernel:
 
         Args:
             sizes: of every axis of the program, in its order: the extent, and the bytes per tensor.
-            soon: whether code may serve that is slower, as a kernel that is not `settled`. When such sizes are asked
-                for again, code of their own is made in another thread.
+            soon: whether code may serve that is slower, as a kernel that is not `settled`.
         """
-        family = self._family
-        found = family.find(sizes, lent=soon) if family else None
-        if found is None or family is None:
-            return None
-        return self._of(found, sizes) if not found.lent else self._lent(family, found, tuple(sizes))
+        found = self._family.find(sizes, lent=soon) if self._family else None
+        return None if found is None else self._of(found, sizes)
 
-    def _lent(self, family: Family, found: FoundCode, sizes: tuple[Size, ...]) -> CpuKernel:
-        """A kernel on slower code, until there is one of its own, which is begun when the sizes are asked for again."""
-        own = family.asked.get(sizes)
-        if own is None:
-            family.ask(sizes, _begun if sizes in family.asked else None)
-        elif own is not _begun:
-            kernel: CpuKernel | None = own()
-            if kernel is not None:
-                return kernel
-            family.ask(sizes, None)  # nobody holds it any more
-        made = self._of(found, sizes)
-        if own is None and family.asked[sizes] is _begun:
-            later(lambda: family.ask(sizes, weakref.ref(compile(made.program, threads=made.threads))))
-        return made
+    def own(self) -> CpuKernel | None:
+        """The kernel of these sizes on code of their own; None where another thread makes that, from now on."""
+        if not self.settled and self._own is None:
+            self._own = made = []
+            later(lambda: made.append(compile(self.program, threads=self.threads)))
+        return self if self.settled else self._own[0] if self._own else None
 
     def _of(self, found: FoundCode, sizes: Sequence[Size]) -> CpuKernel:
         """The kernel of the same program for other sizes, on code that serves them."""
@@ -183,7 +172,7 @@ class CpuKernel:
             (name, dtype, output, 0, end)
             for (name, dtype, output, _, _), end in zip(self._wanted, found.ends, strict=True)
         ]
-        made.settled = not found.lent
+        made.settled, made._own = not found.lent, None
         end = rounded(self._sizes_at + 8 * len(found.table))
         made._arrange(found.variant, found.table, end, *found.table[-2:])
         return made
@@ -326,6 +315,16 @@ class CpuKernel:
 
         return direct
 
+    def run_once(self, *arrays: Array) -> int:
+        """As `run_on`, for a kernel that may not be called again: in memory that any kernel may have next."""
+        if address_of is interface_address:
+            return self.run_on(*arrays)
+        block = self._begin()
+        self._objects.pack_into(block.memory, self._objects_at, *map(id, arrays))
+        clash = self._entry_objects(block.address)
+        arena.give(block)
+        return not clash
+
     def _run(self, addresses: Sequence[int]) -> None:
         try:
             block = self._idle.pop()
@@ -439,10 +438,6 @@ class _How:
 @functools.cache
 def _words(count: int) -> struct.Struct:
     return struct.Struct(f"={count}q")
-
-
-def _begun() -> None:
-    """The kernel of sizes whose code is being made."""
 
 
 def _holds(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:

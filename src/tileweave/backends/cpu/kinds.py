@@ -10,13 +10,12 @@ Source: own.
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tileweave.backends.cpu.direct.match import match
-from tileweave.backends.cpu.gemm.blocking import ProductBlocking, are_tiny, cut_like, numbers_of, variant_of
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking, are_tiny, axes_of, cut_like, tile_of
 from tileweave.backends.cpu.gemm.contract import may_start, without_start
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.llvm.elements import Element, element
@@ -25,9 +24,6 @@ from tileweave.backends.cpu.target.jit import Code
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Merged, MergedOp, Mode
-
-_SIZES_KEPT = 1024
-"""Of a family: a model that meets ever new extents must not fill the memory with what gives their kernels."""
 
 Size = tuple[int, tuple[int, ...]]
 """An axis' extent, and its bytes per tensor of the program."""
@@ -74,11 +70,11 @@ class Family:
         threads: that it may use.
         axes: for every mode of the product, the number of its axis in the program.
         still: for every mode, whether each operand stands still along it.
-        variants: the code that is known, by `variant_of`.
-        cuts: how the product was cut for which code was made, with its `variant_of`.
+        variants: the code that is known, by `axes_of` and `tile_of`.
+        cuts: how the product was cut for which code was made, with the same.
+        near: of those cuts the ones with the same axes, the tile most like another first.
         kernels: the last kernel that was compiled.
         widths: bytes of an element of every tensor.
-        asked: sizes that code made for others serves; see `ask`.
     """
 
     op: MergedOp
@@ -87,17 +83,11 @@ class Family:
     threads: int
     axes: tuple[int, ...]
     still: list[list[bool]]
-    variants: dict[Hashable, list[weakref.ref[Variant]]]
-    cuts: weakref.WeakKeyDictionary[Variant, tuple[ProductBlocking, Hashable]]
+    variants: dict[tuple[Hashable, Hashable], list[weakref.ref[Variant]]]
+    cuts: weakref.WeakKeyDictionary[Variant, tuple[ProductBlocking, tuple[Hashable, Hashable]]]
+    near: dict[Hashable, list[tuple[weakref.ref[Variant], ProductBlocking]]]
     kernels: list[weakref.ref[Any]]
     widths: list[int]
-    asked: OrderedDict[Hashable, Callable[[], Any] | None]
-
-    def ask(self, sizes: Hashable, kernel: Callable[[], Any] | None) -> None:
-        """Note that sizes were asked for that code made for others serves, and what gives the kernel of their own."""
-        self.asked[sizes] = kernel
-        while len(self.asked) > _SIZES_KEPT:
-            self.asked.popitem(last=False)
 
     def kernel(self) -> Any:
         """A kernel of the family, where one lives."""
@@ -107,10 +97,11 @@ class Family:
         """Code and the kernel for which it was made."""
         self.kernels[:] = [weakref.ref(kernel)]
         c = self.blocked(op)
-        which = variant_of(c)
-        known = [one for one in self.variants.get(which, ()) if one() not in (None, variant)]
-        self.variants[which] = [weakref.ref(variant), *known]
+        which = axes_of(c)[0], tile_of(c)[0]
+        kept = [one for one in self.variants.get(which, ()) if one() not in (None, variant)]
+        self.variants[which] = [weakref.ref(variant), *kept]
         self.cuts[variant] = c, which
+        self.near.clear()
 
     def blocked(self, op: MergedOp) -> ProductBlocking:
         """How the product is blocked for its sizes."""
@@ -137,35 +128,41 @@ class Family:
         if starts and not may_start(op, self.elements, self.target, self.threads, DEFAULT):
             return None
         c = self.blocked(op)
-        known = self.variants.get(variant_of(c))
+        (axes, numbers), (tile, blocks) = axes_of(c), tile_of(c)
+        known = self.variants.get((axes, tile))
         if known is not None and not are_tiny(modes):
-            found = self._served(c, known, ends)
-            if found is not None:
-                return found
-        if not lent or starts:
-            return None
-        for one, (other, which) in sorted(self.cuts.items(), key=lambda item: _unlike(c, item[1][0])):
-            cut = cut_like(c, other)
-            if cut is not None and variant_of(cut) == which:
-                found = self._served(cut, (weakref.ref(one),), ends, lent=True)
+            for one in known:
+                found = _served(one(), (*numbers, *blocks), ends)
                 if found is not None:
                     return found
+        if not lent or starts:
+            return None
+        for one, other in self._like(axes, tile, c):
+            cut = cut_like(c, other)
+            found = None if cut is None else _served(one(), (*numbers, *tile_of(cut)[1]), ends, lent=True)
+            if found is not None:
+                return found
         return None
 
-    def _served(
-        self, c: ProductBlocking, variants: Sequence[weakref.ref[Variant]], ends: list[int], *, lent: bool = False
-    ) -> FoundCode | None:
-        """The first of some code that serves a product."""
-        numbers = numbers_of(c)
-        for end in ends:
-            numbers += (0, end)
-        for known in variants:
-            variant = known()
-            if variant is not None and variant.table is not None:
-                table = variant.table.of(numbers)
-                if table is not None:
-                    return FoundCode(variant, table, ends, lent)
+    def _like(
+        self, axes: Hashable, tile: Hashable, c: ProductBlocking
+    ) -> list[tuple[weakref.ref[Variant], ProductBlocking]]:
+        """Code for products of some axes that were cut with other tiles, the tiles most like one's own first."""
+        found = self.near.get((axes, tile))
+        if found is None:
+            cuts = [(weakref.ref(one), cut) for one, (cut, (other, _)) in self.cuts.items() if other == axes]
+            found = self.near[axes, tile] = sorted(cuts, key=lambda one: _unlike(c, one[1]))
+        return found
+
+
+def _served(
+    variant: Variant | None, numbers: tuple[int, ...], ends: list[int], *, lent: bool = False
+) -> FoundCode | None:
+    """Some code with the table of a product, where it serves its sizes."""
+    if variant is None or variant.table is None:
         return None
+    table = variant.table.of((*numbers, *[number for end in ends for number in (0, end)]))
+    return None if table is None else FoundCode(variant, table, ends, lent)
 
 
 def _unlike(c: ProductBlocking, other: ProductBlocking) -> int:
@@ -229,6 +226,6 @@ def family_of(form: Merged, target: Target, threads: int, settings: Settings) ->
     found = _FAMILIES.get(key)
     if found is None:
         found = _FAMILIES[key] = Family(
-            op, elements, target, threads, axes, still, {}, weakref.WeakKeyDictionary(), [], widths, OrderedDict()
+            op, elements, target, threads, axes, still, {}, weakref.WeakKeyDictionary(), {}, [], widths
         )
     return found

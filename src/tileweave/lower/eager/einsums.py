@@ -11,12 +11,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import Backend, Resizable, backend, backends
+from tileweave.backends.base import Resizable, backend, backends
 from tileweave.backends.host import thread_count
 from tileweave.errors import BackendError, DtypeError, GraphError, LayoutError, TileweaveError
 from tileweave.graph import Hole, Operation, Selector, Source, Tensor, TensorType, einsum
@@ -27,10 +26,10 @@ from tileweave.graph.ops.contract import worded
 from tileweave.graph.ops.elementwise import promoted
 from tileweave.graph.passes.evaluate import gather
 from tileweave.layout.core.search import first_collision
+from tileweave.lower.eager.further import KnownKind, run_once, sizes_of
 from tileweave.lower.eager.orders import is_row_major, lying, order_of
 from tileweave.lower.eager.steps import Call, KernelStep, Quick, into, into_new, quick_of
 from tileweave.lower.execute import COPIES, compiled, decide, execute
-from tileweave.lower.programs import LONG_CONTRACTION
 
 Array = np.ndarray[Any, Any]
 
@@ -124,7 +123,7 @@ def contract(
                 if fast is not None:
                     return fast(*operands[1:]) if out is None else fast(*operands[1:], out)
             if len(operands) == 3:
-                found = _sized(equation, threads, operands[1], operands[2], out)
+                found = _further(equation, threads, operands[1], operands[2], out)
                 if found is not None:
                     return found
         equation, given = worded("contract(equation, *operands)", operands)
@@ -235,80 +234,37 @@ def _bound(kept: dict[Any, Any]) -> None:
         kept.pop(next(iter(kept)), None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """Contractions of one equation and element type that differ in sizes: a kernel that may be had for other sizes.
-
-    Args:
-        kernel: for some sizes.
-        backend: whose it is.
-        dtype: of the result.
-        terms: the letters of both operands and of the result.
-        inputs: which operand each term of the kernel's program is.
-        axes: the letters of each axis of the program; several where it walks them as one.
-        summed: letters that are summed.
-    """
-
-    kernel: Resizable
-    backend: Backend
-    dtype: np.dtype[Any]
-    terms: tuple[str, str, str]
-    inputs: tuple[int, ...]
-    axes: tuple[str, ...]
-    summed: str
+_KINDS: dict[Any, KnownKind] = {}
 
 
-_KINDS: OrderedDict[Any, _Kind] = OrderedDict()
-
-
-def _sized(equation: str, threads: int | None, a: Any, b: Any, out: Any) -> Array | None:
+def _further(equation: str, threads: int | None, a: Any, b: Any, out: Any) -> Array | None:
     """The einsum of two arrays by the code of a kind that is known; None where there is none."""
-    if type(a) is not np.ndarray or type(b) is not np.ndarray or not (out is None or type(out) is np.ndarray):
+    if type(a) is not _ARRAY or type(b) is not _ARRAY or not (out is None or type(out) is _ARRAY):
         return None
     kind = _KINDS.get((equation, threads, a.dtype, b.dtype))
     if kind is None or backends()[0] is not kind.backend:
         return None
-    left, right, result = kind.terms
-    if len(left) != a.ndim or len(right) != b.ndim or not (a.flags.aligned and b.flags.aligned):
+    if not (a.flags.aligned and b.flags.aligned and (out is None or out.flags.aligned)):
         return None
-    extents = dict(zip(left, a.shape, strict=True))
-    for letter, extent in zip(right, b.shape, strict=True):
-        if extents.setdefault(letter, extent) != extent:
+    lie: Any = (a.shape, a.strides, b.shape, b.strides)
+    given = lie if out is None else (lie, *_about(out))
+    step = kind.met.get(given)
+    if step is None:
+        step = kind.step(a, b, out)
+        if step is None:
             return None
-    if min(extents.values(), default=0) < 2 or prod(extents[letter] for letter in kind.summed) > LONG_CONTRACTION:
-        return None
-    shape = tuple(extents[letter] for letter in result)
-    if out is None:
-        lies = [kind.dtype.itemsize * prod(shape[k + 1 :]) for k in range(len(shape))]
-    else:
-        if out.shape != shape or out.dtype != kind.dtype or not out.flags.aligned:
-            return None
-        if any(s % out.itemsize for s in out.strides):
-            return None
-        lies = list(out.strides)
-    width_a, width_b = a.itemsize, b.itemsize
-    if any(s % width_a for s in a.strides) or any(s % width_b for s in b.strides):
-        return None
-    given = dict(zip(left, a.strides, strict=True)), dict(zip(right, b.strides, strict=True))
-    walks = given[kind.inputs[0]], given[kind.inputs[1]], dict(zip(result, lies, strict=True))
-    sizes = []
-    for letters in kind.axes:
-        extent, last = extents[letters[-1]], letters[-1]
-        strides = tuple([walk.get(last, 0) for walk in walks])
-        for letter in letters[-2::-1]:  # letters that the program walks as one axis
-            if tuple([walk.get(letter, 0) for walk in walks]) != tuple([stride * extent for stride in strides]):
-                return None
-            extent *= extents[letter]
-        sizes.append((extent, strides))
-    kernel = kind.kernel.resized(sizes, soon=True)
-    if kernel is None:
-        return None
-    steps = (KernelStep(kernel, kind.inputs, kind.backend.empty(shape, kind.dtype)),)
-    lie = _about(a), _about(b), (kind.dtype, shape, tuple(lies))
-    quick = quick_of(steps, lie) if kernel.settled else None
+        kind.met[given] = step
+        _bound(kind.met)
+        return run_once(step, a, b, out)
+    own = step.kernel.own() if isinstance(step.kernel, Resizable) else None
+    if own is None:
+        return run_once(step, a, b, out)
+    made = step.new() if out is None else out
+    steps = (KernelStep(own, step.inputs, step.new),)
+    quick = quick_of(steps, [_about(a), _about(b), _about(made)])
     fast = (into_new if out is None else into)(steps, quick)
-    if kernel.settled:
-        _keep_call(_key(equation, threads, (a, b), out), fast, quick)
+    kind.met.pop(given, None)
+    _keep_call(_key(equation, threads, (a, b), out), fast, quick)
     return fast(a, b) if out is None else fast(a, b, out)
 
 
@@ -371,7 +327,7 @@ class Contraction:
         result = einsum(self.equation, *holes, optimize=self._optimize)
         return _Graph(holes, [node for node in topological([result]) if isinstance(node, Operation)], result)
 
-    def kind(self) -> _Kind | None:
+    def kind(self) -> KnownKind | None:
         """What serves other sizes as well; None where the sizes decide which operations there are."""
         operations = self._graph.operations
         if len(self._steps) != 1 or len(operations) != 1 or not is_row_major(self._lies):
@@ -385,12 +341,15 @@ class Contraction:
         letters = set("".join(terms))
         once = any(sum(x in term for term in terms) == 1 for x in letters)  # summed beforehand in larger operands
         twice = any(len(set(term)) < len(term) for term in terms)
-        if not ordered or once or twice or set("".join(kernel.axes)) != letters:
+        if not ordered or not letters or once or twice or set("".join(kernel.axes)) != letters:
             return None
         if [len(term) for term in ordered] != [len(shape) for _, shape, _ in self._about]:
             return None
         summed = "".join(sorted(letters - set(terms[2])))
-        return _Kind(kernel, asked, self.dtype, (ordered[0], ordered[1], terms[2]), step.inputs, kernel.axes, summed)
+        given = [*ordered, terms[2]]
+        widths = [dtype.itemsize for dtype, _, _ in self._about] + [self.dtype.itemsize]
+        sizes = sizes_of(given, step.inputs, kernel.axes, summed, widths)
+        return KnownKind(kernel, asked, self.dtype, step.inputs, sizes)
 
     def __call__(self, *arrays: Array, out: Array | None = None) -> Array:
         """The einsum of these arrays.

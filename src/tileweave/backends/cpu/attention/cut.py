@@ -48,7 +48,7 @@ class AttentionSizes:
 def choose_sizes(a: Attention, target: Target, threads: int) -> AttentionSizes:
     """Blocks and panels that the caches hold, and jobs for all threads."""
     lanes = target.lanes(a.element.width_bytes)
-    rows, panel = choose_tile(target, a.queries, 64 * lanes, lanes, (2,), 1)
+    rows, panel = choose_tile(target.registers, a.queries, 64 * lanes, lanes, (2,), 1)
     width = panel * lanes
     parts = -(-a.keys.extent // KEYS)
     keys = rounded(-(-a.keys.extent // parts), width)

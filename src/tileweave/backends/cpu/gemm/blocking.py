@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from math import prod
 from typing import Any
 
-from tileweave.backends.cpu.gemm.panels import Contracted, Panels
+from tileweave.backends.cpu.gemm.panels import Contracted, Panels, points
 from tileweave.backends.cpu.gemm.prefetch import prefetch_steps
 from tileweave.backends.cpu.gemm.tile import may_read_in_place
 from tileweave.backends.cpu.llvm.elements import Element
@@ -163,7 +162,7 @@ class ProductBlocking:
     @property
     def batches(self) -> int:
         """Points of the batch axes."""
-        return prod(dim.extent for dim in self.batch)
+        return points(self.batch)
 
     @property
     def output_bytes(self) -> int:
@@ -216,8 +215,8 @@ def are_tiny(modes: Sequence[Mode]) -> bool:
     A thousand of 8 x 8 x 8 take 38 us with constants, 44 with sizes from a table; one of 16 x 16 x 16 takes as long.
     """
     shared = [all(mode.strides[:3]) for mode in modes]
-    many = prod(mode.extent for mode, batch in zip(modes, shared, strict=True) if batch)
-    return many >= _MANY and prod(m.extent for m, batch in zip(modes, shared, strict=True) if not batch) <= _TINY
+    many = points([mode for mode, batch in zip(modes, shared, strict=True) if batch])
+    return many >= _MANY and points([m for m, batch in zip(modes, shared, strict=True) if not batch]) <= _TINY
 
 
 def _groups(c: ProductBlocking) -> list[tuple[tuple[Mode, ...], tuple[int, ...]]]:
@@ -233,31 +232,42 @@ def _groups(c: ProductBlocking) -> list[tuple[tuple[Mode, ...], tuple[int, ...]]
     ]
 
 
-def variant_of(c: ProductBlocking) -> Hashable:
-    """What code of a kind (`teir.merged.kind`) is specialised on besides, before it decides by any size."""
-    rows, columns = c.rows, c.columns
-    axes: list[Any] = [len(c.outer), len(c.batch), len(rows.dims), len(columns.dims), len(c.contracted.dims)]
+def axes_of(c: ProductBlocking) -> tuple[Hashable, list[int]]:
+    """Of the axes: what code of a kind (`teir.merged.kind`) is specialised on, before it decides by any size; and the
+    sizes, in the order in which `with_sizes` takes them."""
+    rows, columns, summed = c.rows, c.columns, c.contracted
+    about: list[Any] = [len(c.outer), len(c.batch), len(rows.dims), len(columns.dims), len(summed.dims), c.swapped]
+    numbers = []
     for dims, widths in _groups(c):
         for dim in dims:
+            numbers.append(dim.extent)
             for s, w in zip(dim.strides, widths, strict=True):
-                axes.append(s if s in (0, w, -w) else "s")
-    flags = c.swapped, c.a, c.b, c.keep_a, c.a_resident, c.contracted.interleaved, c.contracted.paired
-    sizes = rows.width, rows.lanes, columns.width, columns.lanes, c.transposed_panels, c.last
+                if s in (0, w, -w):
+                    about.append(s)
+                else:
+                    about.append("s")
+                    numbers.append(s)
     kinds = rows.element.name, columns.element.name, columns.sums.name, columns.output_bytes
-    return tuple(axes), flags, sizes, kinds, tuple(map(bool, c.offsets))
+    return (*about, *kinds, summed.interleaved, summed.paired, *map(bool, c.offsets)), numbers
+
+
+def tile_of(c: ProductBlocking) -> tuple[Hashable, list[int]]:
+    """As `axes_of`, of how they are cut: what `cut_like` takes from another product comes first."""
+    rows, columns = c.rows, c.columns
+    tile = rows.width, rows.lanes, columns.width, columns.lanes, c.transposed_panels, c.last
+    numbers = [c.kc, c.row_panels, c.column_panels, *(o for o in c.offsets if o)]
+    return (*tile, c.a, c.b, c.keep_a, c.a_resident), numbers
 
 
 def cut_like(c: ProductBlocking, other: ProductBlocking) -> ProductBlocking | None:
-    """A product with the tile of another one of its kind, and its operands read as there: slower, of the same bits.
+    """A product with the tile of another one of its kind and axes (`axes_of`), and its operands read as there.
 
-    Every sum is formed in the blocks of K that it would have, in the same order. None where that code cannot serve.
+    It is slower, of the same bits: every sum is formed in the blocks of K that it would have, in the same order. None
+    where that code cannot serve.
     """
     if c.untiled or other.untiled:
         return None
     k, width, lanes = c.contracted, other.columns.width, other.columns.lanes
-    theirs = other.contracted
-    if c.swapped is not other.swapped or (k.interleaved, k.paired) != (theirs.interleaved, theirs.paired):
-        return None
     if (
         c.transposed_panels
         or other.transposed_panels
@@ -285,18 +295,9 @@ def cut_like(c: ProductBlocking, other: ProductBlocking) -> ProductBlocking | No
     return ProductBlocking(*axes, c.swapped, c.offsets, *sizes, *like, last=other.last)
 
 
-def numbers_of(c: ProductBlocking) -> list[int]:
-    """The sizes, in the order in which `with_sizes` takes them."""
-    numbers = []
-    for dims, widths in _groups(c):
-        for dim in dims:
-            numbers.append(dim.extent)
-            numbers += [s for s, w in zip(dim.strides, widths, strict=True) if s not in (0, w, -w)]
-    return [*numbers, c.kc, c.row_panels, c.column_panels, *(o for o in c.offsets if o)]
-
-
 def with_sizes(c: ProductBlocking, size: Callable[[int], int]) -> ProductBlocking:
-    """The same product with every size replaced by what a function makes of it, in the order of `numbers_of`."""
+    """The same product with every size replaced by what a function makes of it, in the order of `axes_of` and
+    `tile_of`."""
 
     def mode(dim: Mode, widths: Sequence[int]) -> Mode:
         extent = size(dim.extent)

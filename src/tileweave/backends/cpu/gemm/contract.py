@@ -111,6 +111,8 @@ def may_start(op: MergedOp, elements: tuple[Element, ...], target: Target, threa
 
 def without_start(op: MergedOp) -> MergedOp:
     """The contraction alone."""
+    if len(op.operands) == 3:
+        return op
     modes = tuple(Mode(mode.extent, mode.strides[:3]) for mode in op.modes)
     return replace(op, operands=op.operands[:3], offsets=op.offsets[:3], modes=modes)
 

@@ -9,11 +9,10 @@ Source: own; the method is known as GETT (transpose-free contraction by packing)
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom, lies_in_panels
 from tileweave.backends.cpu.gemm.dots import cut_dots
-from tileweave.backends.cpu.gemm.panels import Contracted, Panels
+from tileweave.backends.cpu.gemm.panels import Contracted, Panels, points
 from tileweave.backends.cpu.gemm.tile import BLOCK_BYTES, PLACES, InPlace, choose_tile, halves, read_in_place, spreads
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.vectors import short_row
@@ -52,7 +51,7 @@ def block_product(
     row_element, column_element = elements[r], elements[v]
     row_dims = _side_dims(side0, r)
     column_dims = _side_dims(side1, v)
-    n_rows, n_columns = prod(d.extent for d in row_dims), prod(d.extent for d in column_dims)
+    n_rows, n_columns = points(row_dims), points(column_dims)
     widths = row_element.width_bytes, column_element.width_bytes
     contracted = Contracted(_contracted_dims(summed, widths, 8 * n_rows < n_columns))
     lanes = _lanes(target, out, n_columns)
@@ -78,13 +77,11 @@ def block_product(
     work = 2 * n_rows * n_columns * contracted.total
     # the tile is chosen for the threads only where no sum depends on it: results must not differ with their number
     few = not batch and n_rows <= _FEW_ROWS and PARALLEL_FLOPS < work < _SWEPT_FLOPS
-    room = replace(target, registers=target.registers - 4) if contracted.together == _QUADS else target
-    chosen = choose_tile(room, n_rows, n_columns, lanes, choices, threads if few else 1)
+    registers = target.registers - 4 if contracted.together == _QUADS else target.registers
+    chosen = choose_tile(registers, n_rows, n_columns, lanes, choices, threads if few else 1)
     mr, nv = settings.tile(chosen, (*choices, 3) if choices is _VECTORS else choices, target.registers, lanes)
     mr = min(mr, n_rows)
-    row_lanes = 1
-    while row_lanes < mr and row_lanes < target.lanes(out.width_bytes) and row_lanes < 16:
-        row_lanes *= 2
+    row_lanes = min(1 << (mr - 1).bit_length(), target.lanes(out.width_bytes), 16)
     rows = Panels(row_dims, row_element, out, out.width_bytes, mr, row_lanes)
     columns = Panels(column_dims, column_element, out, out.width_bytes, nv * lanes, lanes)
     c = _blocked(
@@ -144,11 +141,11 @@ def _swap(dim: Mode) -> Mode:
 
 def _dense_in(side0: list[Mode], width_bytes: int, side1: list[Mode]) -> bool:
     """Whether the columns should be in0's free axes."""
-    dense0 = any(dim.strides[2] == width_bytes for dim in side0)
-    dense1 = any(dim.strides[2] == width_bytes for dim in side1)
+    dense0 = width_bytes in [dim.strides[2] for dim in side0]
+    dense1 = width_bytes in [dim.strides[2] for dim in side1]
     if dense0 != dense1:
         return dense0
-    return prod(d.extent for d in side0) > prod(d.extent for d in side1)
+    return points(side0) > points(side1)
 
 
 def _side_dims(dims: list[Mode], operand: int) -> tuple[Mode, ...]:
@@ -223,9 +220,10 @@ def _interleaved(
     So every cache line that is read for a block serves several of its products. Returns the axes and the products per
     block; 0 where nothing is interleaved.
     """
-    dims, total = contracted.dims, contracted.total
+    dims = contracted.dims
     if len(dims) < 2:
         return contracted, 0
+    total = contracted.total
     large = not contracted.paired and min(rows * total * widths[0], columns * total * widths[1]) > target.l2_bytes
     other = next((k for k, dim in enumerate(dims) if k and dim.strides[0] == widths[0]), None)
     if not large or other is None or dims[0].strides[1] != widths[1]:
@@ -315,14 +313,14 @@ def _transposed(
         The axes, vectors per panel and panels per stage; None where the operand is better packed.
     """
     width = out.width_bytes
-    total = prod(dim.extent for dim in dims)
     # nothing to transpose where both are dense in one axis; tiles of the buffer are whole vectors in both directions
     if len(dims) < 2 or dims[0].strides[1] != width or dims[0].strides[0] == width or dims[0].extent % lanes:
         return None
     dense = next((k for k, dim in enumerate(dims) if dim.strides[0] == width), None)
     if dense is None or dims[dense].extent % lanes or lanes * width != target.vector_bytes or lanes < 4:
         return None
-    if rows > 64 or not 0 < contracted.total <= BLOCK_BYTES // width or rows * total * contracted.total < 5_000_000:
+    summed = contracted.total
+    if rows > 64 or not 0 < summed <= BLOCK_BYTES // width or rows * points(dims) * summed < 5_000_000:
         return None
     vectors = next(v for v in (3, 2, 1) if dims[dense].extent % (v * lanes) == 0)
     # the buffer, a row of every panel of it, stays in the second cache beside what is read
@@ -460,7 +458,7 @@ def _blocked(
     a_in_place = a_in_place or columns_first
     at_once = columns.pack_panels
     column_panels = max(1, column_panels // at_once) * at_once  # panels that are packed together stay together
-    batches = prod(dim.extent for dim in batch)
+    batches = points(batch)
     work = 2 * batches * n_rows * n_columns * total
     # every chunk of columns would pack the same rows again: they are packed once for all, at the price of a barrier
     shared = (

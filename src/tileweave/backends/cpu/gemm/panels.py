@@ -37,6 +37,11 @@ _PRODUCTS_AHEAD, _BYTES_AHEAD = 2, 768
 """How far ahead of its use a line is asked for: in products, or along a row."""
 
 
+def points(dims: Sequence[Mode]) -> int:
+    """The points of some axes."""
+    return dims[0].extent if len(dims) == 1 else prod([dim.extent for dim in dims])
+
+
 @dataclass(frozen=True, slots=True)
 class Panels:
     """Axes as (extent, strides = (operand, output)), fastest first, and how they are cut.
@@ -60,7 +65,7 @@ class Panels:
     @property
     def total(self) -> int:
         """How many indices there are."""
-        return prod(dim.extent for dim in self.dims)
+        return points(self.dims)
 
     @property
     def panels(self) -> int:
@@ -144,7 +149,7 @@ class Contracted:
     @property
     def total(self) -> int:
         """How many products each sum has."""
-        return prod(dim.extent for dim in self.dims)
+        return points(self.dims)
 
     @property
     def tabled(self) -> bool:

@@ -32,12 +32,12 @@ takes 219 us in 12 x 8, 203 in 6 x 16, and 7230 x 31 x 8 takes 100 in 12 x 8, 90
 
 
 def choose_tile(
-    target: Target, rows: int, columns: int, lanes: int, choices: tuple[int, ...], threads: int
+    registers: int, rows: int, columns: int, lanes: int, choices: tuple[int, ...], threads: int
 ) -> tuple[int, int]:
     """Rows and vectors of a register tile.
 
     Args:
-        target: the processor.
+        registers: for vectors.
         rows: of the output.
         columns: of the output.
         lanes: columns of one vector.
@@ -50,14 +50,15 @@ def choose_tile(
         panels, last = divmod(columns, vectors * lanes)
         last_vectors = -(-last // lanes)
         last_vectors = vectors if vectors == 4 and last_vectors == 3 else last_vectors  # there is a tile of two, or all
-        for height, one, edge in _times(target.registers, vectors, last_vectors, lanes, min(rows, _HEIGHTS[0] + 1)):
-            tiles = -(-rows // height)  # the last one computes all of its rows, and stores those that there are
-            time = tiles * (panels * one + edge)
+        for height, one, edge in _times(registers, vectors, last_vectors, lanes, min(rows, _HEIGHTS[0] + 1)):
+            # the last tile computes all of its rows, and stores those that there are
+            time = -(-rows // height) * (panels * one + edge)
             if threads > 1:
+                tiles = -(-rows // height)
                 time += _SECOND_CACHE * tiles * (panels * vectors + last_vectors)
                 time *= min(_idle(tiles, threads), _idle(panels + (last > 0), threads))
-            if time < least * 0.999:  # of equals, but for rounding, the first
-                best, least = (height, vectors), time
+            if time < least:
+                best, least = (height, vectors), time * 0.999  # of equals, but for rounding, the first
     return best
 
 
@@ -124,7 +125,7 @@ rows, at 89 with all.
 
 def spreads(dims: tuple[Mode, ...], operand: int) -> bool:
     """Whether what an operand's only axis of a kind walks spreads over the sets of the first cache."""
-    return len(dims) < 2 and all(dim.strides[operand] % PLACES or not dim.strides[operand] for dim in dims)
+    return not dims or (len(dims) == 1 and (dims[0].strides[operand] % PLACES != 0 or not dims[0].strides[operand]))
 
 
 def may_read_in_place(contracted: Contracted, operand: Element, sums: Element) -> bool:

@@ -14,9 +14,9 @@ from tileweave.backends.cpu.llvm.ir import Function
 from tileweave.backends.cpu.target.target import Target
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Element:
-    """A TEIR element type.
+    """A TEIR element type, of which there is one value per name: equality is identity.
 
     Args:
         name: TEIR's name.
