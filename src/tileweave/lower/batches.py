@@ -20,7 +20,7 @@ from tileweave.backends.host import empty
 from tileweave.graph import Operation, Sink, Source, TensorType
 from tileweave.lower import homes
 from tileweave.lower.programs import in_order, lowering
-from tileweave.lower.reads import is_call, is_native, never_written, updates
+from tileweave.lower.reads import has_place, is_call, is_native, never_written
 from tileweave.lower.values import (
     AccessColumns,
     ArrayAccess,
@@ -247,7 +247,7 @@ class TaskPlaces:
         """As `homes.alone`."""
         for kind in self.kinds:
             step, sample = self.steps[kind.sample.step], kind.sample
-            if step.stage != "store" and (self.native[sample.number] or updates(step, sample)):
+            if step.stage != "store" and (self.native[sample.number] or has_place(step, sample)):
                 free = kind.numbers[self.hold[kind.numbers] < 0]
                 self.hold[free] = len(self.holds)
                 self.holds.append(Hold(None, self._type(kind, sample.out.shape)))

@@ -31,6 +31,7 @@ from tileweave.lower.reads import (
     block_bytes,
     call_of,
     constant,
+    has_place,
     is_call,
     is_native,
     own,
@@ -284,7 +285,7 @@ class Executable:
         self._views = views(self._steps, self._tasks, self._native, placed, self._fixed, self._samples)
         self._seen = through(self._tasks, self._views)
         native = [task for task in native if task.number not in self._views and task.number not in held]
-        updating = [t for t in self._tasks if t.number not in self._fixed and updates(self._steps[t.step], t)]
+        updating = [t for t in self._tasks if t.number not in self._fixed and has_place(self._steps[t.step], t)]
         alone = {**homes.alone([*native, *updating]), **inside}
         in_place = partial(homes.in_place, self._steps, self._seen, apart=swept)
         over = partial(sweeps.over, found, self._tasks)

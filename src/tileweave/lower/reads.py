@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.backends.base import ArrangesState, backend
+from tileweave.backends.base import ELEMENTS, ArrangesState, backend
 from tileweave.backends.host import empty, fills_its_memory
 from tileweave.errors import RunError
 from tileweave.graph import Operation
@@ -252,7 +252,17 @@ def updates(step: Step, task: Task) -> bool:
         return False
     operator, first = operator_of(node), node.inputs[0][1]
     same = first.type == node.output_types[step.outputs[0]] and task.reads[0].name == node.inputs[0][0]
-    return operator.into is not None and not operator.arity and same and len(task.reads[0].pieces) == 1
+    some = operator.into is not None and not operator.arity and node.operator != "fused"
+    return some and same and len(task.reads[0].pieces) == 1
+
+
+def has_place(step: Step, task: Task) -> bool:
+    """Whether a block that no kernel makes has a place all the same: one that `updates`, or of few elements, which
+    NumPy writes there sooner than into a new array."""
+    node = cast("Operation", step.node)
+    if step.stage != "block" or step.kernel.backend or len(node.outputs) != 1 or not 0 < task.out.size < ELEMENTS:
+        return step.stage != "store" and updates(step, task)
+    return operator_of(node).into is not None
 
 
 def is_call(step: Step, task: Task) -> bool:

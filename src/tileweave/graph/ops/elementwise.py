@@ -505,28 +505,50 @@ def fused(inputs: Sequence[Tensor], program: Sequence[tuple[str, tuple[int, ...]
     return elementwise("fused", inputs, np.dtype(program[-1][2]), ("program", tuple(program)))
 
 
+_Step = tuple[Operator, Operation, tuple[tuple[str, int], ...], tuple[int, ...]]
+"""An operator, what it is asked for, the argument of each of its inputs, and the steps whose results are read last."""
+
+
 @lru_cache(maxsize=4096)
-def _alone(name: str, dtype: str) -> Operation:
-    """The operator of a step as an operation that has just its parameters, which is all that its definition reads."""
-    kind = (("out", TensorType((), np.dtype(dtype))),)
-    return Operation(name, Box.of(()), (), kind, (("dtype", dtype),))
+def _steps(program: Sequence[tuple[str, tuple[int, ...], str]]) -> tuple[_Step, ...]:
+    """The steps of a program; operations have just their parameters, which is all that a definition reads."""
+    last_use = {a: k for k, (_, args, _) in enumerate(program) for a in args if a < 0}
+    found = []
+    for k, (name, args, dtype) in enumerate(program):
+        alone = Operation(name, Box.of(()), (), (("out", TensorType((), np.dtype(dtype))),), (("dtype", dtype),))
+        read = tuple(zip(input_names(len(args)), args, strict=True))
+        found.append((OPERATORS[name], alone, read, tuple({-1 - a for a in args if last_use.get(a) == k})))
+    return tuple(found)
+
+
+def _all_but_last(steps: Sequence[_Step], given: Sequence[Array]) -> dict[str, Array]:
+    """The inputs of the last of some steps."""
+    done: list[Any] = []
+    for operator, alone, read, last in steps[:-1]:
+        blocks = {name: given[a] if a >= 0 else done[-1 - a] for name, a in read}
+        done.append(operator.block(alone, blocks)["out"])
+        del blocks
+        for k in last:
+            done[k] = None
+    return {name: given[a] if a >= 0 else done[-1 - a] for name, a in steps[-1][2]}
 
 
 def fused_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     """The last result of an operation's program of elementwise steps on its inputs, in order."""
-    given = list(inputs.values())
-    program = operation.parameter("program")
-    last_use = {a: k for k, (_, args, _) in enumerate(program) for a in args if a < 0}
-    done: list[Any] = []
-    for k, (name, args, dtype) in enumerate(program):
-        blocks = [given[a] if a >= 0 else done[-1 - a] for a in args]
-        names = input_names(len(blocks))
-        done.append(OPERATORS[name].block(_alone(name, dtype), dict(zip(names, blocks, strict=True)))["out"])
-        del blocks
-        for a in args:
-            if last_use.get(a) == k:
-                done[-1 - a] = None
-    return {"out": np.asarray(np.broadcast_to(done[-1], operation.output_types["out"].shape))}
+    steps = _steps(operation.parameter("program"))
+    operator, alone, *_ = steps[-1]
+    made = operator.block(alone, _all_but_last(steps, list(inputs.values())))["out"]
+    return {"out": np.asarray(np.broadcast_to(made, operation.output_types["out"].shape))}
+
+
+def _fused_into(operation: Operation, inputs: Arrays, out: Array) -> None:
+    steps = _steps(operation.parameter("program"))
+    operator, alone, *_ = steps[-1]
+    given = _all_but_last(steps, list(inputs.values()))
+    if operator.into is None:
+        out[...] = operator.block(alone, given)["out"]
+    else:
+        operator.into(alone, given, out)
 
 
 def _fused_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
@@ -564,4 +586,4 @@ def _program(node: Operation, value: object) -> str:
     return "" if not dtype_form(node, value[-1][2]) else legal
 
 
-register(Operator("fused", fused_block, Form(None, {"program": _program}), _fused_gradient))
+register(Operator("fused", fused_block, Form(None, {"program": _program}), _fused_gradient, into=_fused_into))

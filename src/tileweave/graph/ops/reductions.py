@@ -41,7 +41,7 @@ from tileweave.graph.ops.elementwise import (
     where,
 )
 from tileweave.graph.ops.monoids import STATES, combine_states, monoid_form, place_of
-from tileweave.graph.ops.operators import FLOP, Array, Arrays, Block, GradientRule, Operator, made, register
+from tileweave.graph.ops.operators import FLOP, Array, Arrays, Block, GradientRule, Into, Operator, made, register
 from tileweave.space import AffineMap, Box, Projection
 
 Axes = int | Sequence[int] | None
@@ -88,6 +88,18 @@ def _reduce_block(ufunc: np.ufunc) -> Block:
     return block
 
 
+def _reduce_into(ufunc: np.ufunc) -> Into:
+    block = _reduce_block(ufunc)
+
+    def into(operation: Operation, inputs: Arrays, out: Array) -> None:
+        if wide_type(out.dtype) == out.dtype:
+            ufunc.reduce(inputs["x"], axis=operation.parameter("axes"), dtype=out.dtype, out=out)
+        else:
+            out[...] = block(operation, inputs)["out"]
+
+    return into
+
+
 def reduced(operation: Operation, value: Tensor) -> Tensor:
     """A reduction's result (or its gradient) at the shape of the reduction's input."""
     x = operation.input("x")
@@ -116,7 +128,8 @@ def _extreme_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, 
 
 
 def _row(name: str, ufunc: np.ufunc, gradient: GradientRule | None = None, lowering: str = "") -> None:
-    register(Operator(name, _reduce_block(ufunc), Form(("x",), {"axes": axes_form}), gradient, FLOP, lowering))
+    form = Form(("x",), {"axes": axes_form})
+    register(Operator(name, _reduce_block(ufunc), form, gradient, FLOP, lowering, into=_reduce_into(ufunc)))
 
 
 _MONOIDS = {"any": "max", "all": "min"}
