@@ -69,7 +69,7 @@ _OF_TRUTHS_ONLY = {"logical_and", "logical_or", "logical_xor", "invert", "any", 
 _BOOL, _TRUTH = "BOOL", "INT8"
 """The type of truths while steps are looked at, and what TEIR has for it."""
 _MONOIDS = {name: monoid for monoid, name in REDUCTIONS.items()}
-_RUNNING = {"cumsum": "sum", "cumprod": "product"}
+_RUNNING = {"cumsum": "sum", "cumprod": "product", "cummax": "max", "cummin": "min"}
 _PLACES = {"argmax": "max", "argmin": "min"}
 
 

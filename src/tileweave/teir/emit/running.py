@@ -1,4 +1,4 @@
-"""Emitters of what goes along one dimension element by element: running sums and products, and places of extremes.
+"""Emitters of what goes along one dimension element by element: running sums, products and extremes, and places of extremes.
 
 Source: own.
 """
@@ -14,15 +14,17 @@ from tileweave.teir.ir.dtypes import accumulator, is_float
 from tileweave.teir.ir.extensions import FILL, NEUTRAL
 from tileweave.teir.ir.program import Id, Iteration, Program
 
-_STEPS = {"sum": ("Add", -0.0), "product": ("Mul", 1.0)}
-"""Monoid -> the operation that takes one more element, and the number that changes none."""
+_STEPS = {"sum": ("Add", FILL, -0.0), "product": ("Mul", FILL, 1.0)} | {
+    extreme: (kind, NEUTRAL[extreme], 0.0) for extreme, kind in (("max", "Max"), ("min", "Min"))
+}
+"""Monoid -> the operation that takes one more element, what fills in the number that changes none, and that number."""
 
 
 def emit_running(monoid: str, x: Operand, out: Operand, axis: int, *, name: str = "running") -> Program:
     """The program whose element k along a dimension is what elements 0 to k of the operand come to.
 
     Args:
-        monoid: ``sum`` or ``product``.
+        monoid: ``sum``, ``product``, ``max`` or ``min``.
         x: the operand.
         out: of its shape and element type.
         axis: the dimension, 0 or more.
@@ -52,11 +54,11 @@ def emit_running(monoid: str, x: Operand, out: Operand, axis: int, *, name: str 
     terms = [(letters, x), (letters, out)]
     extents_of(where, terms)
     check_output(where, letters, out)
-    step, start = _STEPS[monoid]
+    step, fill, start = _STEPS[monoid]
     p = Rows(name, terms, letters[axis])
     held = p.per_row("held", out.dtype)
     once: dict[str, tuple[Id, ...]] = {"M": (), "N": ()}
-    p.body.append(p.invoke(FILL, (held,), once, (("value", start),)))
+    p.body.append(p.invoke(fill, (held,), once, *([(("value", start),)] if fill == FILL else [])))
     _along(p, [p.invoke(kind, names, once) for kind, names in ((step, ("in0", held, held)), ("Copy", (held, "out")))])
     return p.program()
 

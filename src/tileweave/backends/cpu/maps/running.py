@@ -1,4 +1,4 @@
-"""Running sums and products: each element takes in all before it, a vector of them at a time.
+"""Running sums, products and extremes: each element takes in all before it, a vector of them at a time.
 
 A loop holds one number, takes an element into it, and writes it: so each element waits for the one before. Here the
 lanes of a vector first take in those below them, in steps of 1, 2, 4, ..; what all earlier vectors come to is added
@@ -10,6 +10,7 @@ Source: own; the steps are those of Hillis and Steele.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +22,7 @@ from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Loop, MergedOp
 from tileweave.teir.merged.order import Pairs
 
-_MONOIDS = {"Add": ("sum", -0.0), "Mul": ("product", 1.0)}
+_MONOIDS = {"Add": ("sum", -0.0), "Mul": ("product", 1.0), "Max": ("max", -math.inf), "Min": ("min", math.inf)}
 """What takes in an element -> its monoid, and the number that changes none, not even the sign of a zero."""
 _VECTORS = 4
 """Vectors per turn of the loop."""
