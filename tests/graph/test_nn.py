@@ -352,6 +352,29 @@ def test_what_does_not_fit_is_refused(call: Callable[[], Any], said: str) -> Non
     assert said in str(caught.value)
 
 
+def test_transposed_convolutions_of_any_steps() -> None:
+    """Steps that divide the window, that do not, and that are longer; nothing beside a window is touched."""
+    seed = int(np.random.default_rng().integers(1 << 31))
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    for _ in range(12):
+        rank, groups = int(rng.integers(1, 3)), int(rng.integers(1, 3))
+        steps, kernel = (tuple(int(n) for n in rng.integers(1, most, rank)) for most in (4, 6))
+        pads = tuple((int(a), int(b)) for a, b in rng.integers(0, 2, (rank, 2)))
+        extra = tuple(int(rng.integers(step)) for step in steps)
+        x = rng.standard_normal((2, 2 * groups, *rng.integers(2, 7, rank)))
+        w = rng.standard_normal((2 * groups, 3, *kernel))
+        if any(
+            (n - 1) * s + k + e <= a + b
+            for n, s, k, e, (a, b) in zip(x.shape[2:], steps, kernel, extra, pads, strict=True)
+        ):
+            continue
+        x.flat[0] = np.inf if min(kernel) > 1 else 1.0
+        made = tg.conv_transpose(x, np.abs(w), stride=steps, padding=pads, groups=groups, output_padding=extra)
+        wanted = transposed(x, np.abs(w), steps, pads, (1,) * rank, groups, extra)
+        np.testing.assert_allclose(np.asarray(tw.run(made)), wanted, rtol=1e-9, atol=1e-9)
+
+
 def test_they_are_names_of_tileweave() -> None:
     for name in ("silu", "group_norm", "conv_transpose", "resize", "cross_entropy", "rotary", "lstm", "quantize"):
         assert getattr(tw, name) is getattr(tg, name) and getattr(tw.nn, name) is getattr(tg, name)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from tileweave.errors import GraphError
 from tileweave.graph.ir.assemble import pad, spread, swapaxes
 from tileweave.graph.ir.nodes import Tensor
-from tileweave.graph.ir.select import broadcast_to, concat, flip, full, slice_, unsqueeze
+from tileweave.graph.ir.select import broadcast_to, concat, flip, full, permute, slice_, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.along import reshape
@@ -66,14 +67,56 @@ def conv_transpose(
     kernel = w.shape[2:]
     if groups == 1 and steps == kernel and set(gaps) == {1} and not any(map(any, cut)) and not any(extra) and x.size:
         return _side_by_side(x, w, b)
+    size = w.shape[0] // groups
+    parts = [slice_(w, w.type.box.with_range(0, k * size, (k + 1) * size)) for k in range(groups)]
+    filters = concat([swapaxes(part, 0, 1) for part in parts], 0)
+    if set(gaps) == {1} and set(steps) != {1} and x.size and w.size:
+        out = _in_phases(x, filters, steps, groups)
+        for k in range(rank):
+            out = _margins(out, k + 2, -cut[k][0], extra[k] - cut[k][1])
+        return out if b is None else add(out, unsqueeze(as_tensor(b), tuple(range(1, rank + 1))))
     for k in range(rank):
         x = _stretched(x, k + 2, steps[k])
         reach = gaps[k] * (w.shape[k + 2] - 1)
         x = _margins(x, k + 2, reach - cut[k][0], reach - cut[k][1] + extra[k])
-    size = w.shape[0] // groups
-    parts = [slice_(w, w.type.box.with_range(0, k * size, (k + 1) * size)) for k in range(groups)]
-    turned = flip(concat([swapaxes(part, 0, 1) for part in parts], 0), tuple(range(2, rank + 2)))
-    return conv(x, turned, b, dilation=gaps, groups=groups)
+    return conv(x, flip(filters, tuple(range(2, rank + 2))), b, dilation=gaps, groups=groups)
+
+
+def _in_phases(x: Tensor, filters: Tensor, steps: Sequence[int], groups: int) -> Tensor:
+    """Windows by steps: the elements of the result that lie a step apart are a convolution by every so many points.
+
+    Where the steps divide the window, all of these are one convolution of more filters. What no window reaches is not
+    multiplied, as zeros between the elements of x would be.
+    """
+    rank, kernel, spatial = len(steps), filters.shape[2:], range(2, len(steps) + 2)
+    reach = [-(-k // step) for k, step in zip(kernel, steps, strict=True)]
+    places = [n + taps - 1 for n, taps in zip(x.shape[2:], reach, strict=True)]
+
+    def phase(filters: Tensor) -> Tensor:
+        around = [(n - 1, n - 1) for n in filters.shape[2:]]
+        return conv(pad(x, [(0, 0), (0, 0), *around]), flip(filters, tuple(spatial)), groups=groups)
+
+    if all(k % step == 0 for k, step in zip(kernel, steps, strict=True)):
+        cut = reshape(filters, (*filters.shape[:2], *(n for pair in zip(reach, steps, strict=True) for n in pair)))
+        inner, outer = ([2 + first + 2 * k for k in range(rank)] for first in (1, 0))
+        each = reshape(permute(cut, (0, *inner, 1, *outer)), (filters.shape[0] * prod(steps), filters.shape[1], *reach))
+        found = phase(each)
+    else:
+        made = []
+        for at in np.ndindex(*steps):
+            part = filters[(..., *(slice(k, None, step) for k, step in zip(at, steps, strict=True)))]
+            one = phase(part) if part.size else full((x.shape[0], filters.shape[0], *places), 0, x.dtype)
+            ends = [(0, n - got) for n, got in zip(places, one.shape[2:], strict=True)]
+            made.append(unsqueeze(pad(one, [(0, 0), (0, 0), *ends]), 2))
+        found = concat(made, 2)
+    found = reshape(found, (x.shape[0], filters.shape[0], *steps, *places))
+    order = [axis for k in spatial for axis in (rank + k, k)]
+    found = reshape(
+        permute(found, (0, 1, *order)), (*found.shape[:2], *(n * s for n, s in zip(places, steps, strict=True)))
+    )
+    for k, (n, step, points) in enumerate(zip(x.shape[2:], steps, kernel, strict=True)):
+        found = slice_(found, found.type.box.with_range(k + 2, 0, (n - 1) * step + points))
+    return found
 
 
 def _side_by_side(x: Tensor, w: Tensor, b: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Emitters of what goes along one dimension element by element: running sums, products and extremes, and places of extremes.
+"""Emitters of what goes along one dimension element by element: running sums and extremes, and places of extremes.
 
 Source: own.
 """
