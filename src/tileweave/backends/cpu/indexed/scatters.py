@@ -17,6 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tileweave.backends.cpu.indexed.takes import (
+    APART_BYTES,
     EXTENTS,
     KINDS,
     STEPS,
@@ -103,7 +104,8 @@ class Scatter:
         code = _code(walk.rows, kind, how, places.dtype.str[1:], len(walk.extents), _single(walk, x), host())
         bound = Bound(code, _BYTES, 0, [_AT[name] for name in ("x", "places", "updates", "out")])
         bound.fault = _AT["fault"]
-        threads = self.threads if out.nbytes + updates.nbytes >= PARALLEL_BYTES else 1
+        moved = out.nbytes + max(updates.nbytes, 0 if walk.rows else APART_BYTES * updates.size)
+        threads = self.threads if moved >= PARALLEL_BYTES else 1
         blocks = walk.outer // walk.per
         parts = threads if blocks < 4 * threads and _pieces(walk) else 1
         groups = max(1, min(blocks, 4 * threads // parts)) if threads > 1 else 1

@@ -29,6 +29,8 @@ from tileweave.backends.host import address_of
 from tileweave.errors import BackendError
 
 Array = NDArray[Any]
+APART_BYTES = 32
+"""What an element that lies anywhere counts as where it is asked whether threads share the work: some 2 ns each."""
 MOST_DIMENSIONS = 4
 """That a place may be in."""
 KINDS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4")
@@ -182,7 +184,8 @@ class Take:
         bound = Bound(code, _BYTES, 8 * walk.count if before else 0, positions)
         bound.fault = _AT["fault"]
         units = walk.outer * walk.count if walk.rows else walk.outer
-        threads = self.threads if out.nbytes >= PARALLEL_BYTES else 1
+        moved = units if walk.rows else out.size
+        threads = self.threads if max(out.nbytes, APART_BYTES * moved) >= PARALLEL_BYTES else 1
         tasks = min(units, 4 * threads) if threads > 1 else 1
         write_walk(bound, _AT, walk, tasks, arrays)
         run_on_pool(bound, threads)
