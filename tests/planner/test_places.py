@@ -197,7 +197,7 @@ def test_what_machines_share_in_runs_is_covered_once(seed):
 
 
 def test_arrays_in_memory_of_the_only_machine_are_not_charged_as_files(tmp_path):
-    """Seconds of a chain over 64 MiB: by the memory's rate where it lies in memory, by the storage's where in files."""
+    """Seconds of a chain over 64 MiB: by the memory's rate where it lies in memory, by that of files where in files."""
     data = np.zeros((1 << 12, 1 << 12), np.float32)
     np.save(tmp_path / "x.npy", data)
     held = g.exp(g.as_tensor(data))
@@ -206,4 +206,18 @@ def test_arrays_in_memory_of_the_only_machine_are_not_charged_as_files(tmp_path)
     fast, slow = (make_plan(g.Graph.of(tensor), one, decide).seconds for tensor in (held, filed))
     memory = 2 * data.nbytes / one.machines[0].bytes_per_second
     assert memory <= fast <= 2 * memory + 2e-3
-    assert slow - fast == pytest.approx(data.nbytes / one.storage_bytes_per_second, rel=0.01)
+    assert slow - fast == pytest.approx(data.nbytes / one.cached_bytes_per_second + one.open_seconds, rel=0.01)
+
+
+def test_files_that_do_not_fit_into_memory_are_read_as_the_storage_is_and_sinks_take_a_time_of_their_own(tmp_path):
+    used = replace(machines(1, memory="64GiB"), store_seconds=7.0)
+    source = g.Tensor(g.Source(g.FileData("x.npy", "npy", ""), g.TensorType((1 << 16, 1 << 16), "float32"), "x"))
+    size = source.type.size_bytes
+    assert used.read_bytes_per_second(size) == used.cached_bytes_per_second
+    seconds = {}
+    for memory in ("64GiB", "1GiB"):
+        less = machines(used, memory=memory)
+        seconds[memory] = make_plan(g.Graph.of(g.sum(source)), less, decide).seconds
+    assert seconds["64GiB"] < size / used.storage_bytes_per_second < seconds["1GiB"]
+    stored = g.Sink(g.exp(g.as_tensor(np.zeros(4, np.float32))), g.FileTarget(str(tmp_path / "y.npy"), "npy"))
+    assert 7 < make_plan(g.Graph.of(stored), used, decide).seconds < 7.1

@@ -21,6 +21,8 @@ def test_a_host_is_measured_and_the_description_reads_back(tmp_path, capsys):
     assert {"float32", *(name for name, _ in one.flops)} == set(DTYPES)
     assert all(1e7 < one.rate(dtype) < 1e15 for dtype in DTYPES)
     assert 1e8 < one.bytes_per_second < 1e13 and 1e7 < found.storage_bytes_per_second < 1e12
+    assert 1e7 < found.cached_bytes_per_second < 1e13
+    assert 1e-6 < found.open_seconds < 1 and 1e-6 < found.store_seconds < 10
     assert 1e-6 < found.task_seconds < 1e-2 and one.memory_bytes > 1 << 20
     capsys.readouterr()
     assert main(["machines", "show", str(path)]) == 0

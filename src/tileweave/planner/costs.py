@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tileweave.graph import FileData, Operation, Source, Tensor, resolve
+from tileweave.graph import FileData, Graph, Operation, Source, Tensor, resolve
 from tileweave.planner.placement import Boxes, IntArray
 from tileweave.space import Box, Projection
 
@@ -270,6 +270,12 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
 def in_files(source: Source | None) -> bool:
     """Whether a source is read from storage, not from the memory of the process that runs the plan."""
     return source is not None and isinstance(source.data, FileData)
+
+
+def stored_in_files(graph: Graph) -> tuple[int, int]:
+    """(how many of a graph's sources are files, their bytes)."""
+    sizes = [node.type.size_bytes for node in graph.nodes() if isinstance(node, Source) and in_files(node)]
+    return len(sizes), sum(sizes)
 
 
 def chunks_of(source: Source | None) -> tuple[tuple[int, int], ...]:

@@ -15,6 +15,9 @@ be written in a TOML file::
 
     [storage]
     bytes_per_second = 500e6   # sources and sinks, per machine
+    cached_bytes_per_second = 10e9  # of sources that the system's cache of files holds
+    open_seconds = 200e-6      # to open a source's file
+    store_seconds = 5e-3       # to store a sink's file, whatever its size
     kind = "shared"            # or "private": each machine sees its own files
 
     [task]
@@ -169,6 +172,9 @@ class Machines:
         link_bytes_per_second: into each machine.
         link_seconds: per message.
         storage_bytes_per_second: of sources and sinks, per machine.
+        cached_bytes_per_second: of sources that the system's cache of files holds; None: as of others.
+        open_seconds: to open the file of a source, before the first task.
+        store_seconds: to store a file, whatever its size.
         task_seconds: the runtime's own cost of one task.
         groups: links that several machines share, the outermost first.
         storage: whether all machines see the same files.
@@ -181,6 +187,9 @@ class Machines:
     task_seconds: float = 10e-6
     groups: tuple[LinkGroup, ...] = ()
     storage: Literal["shared", "private"] = "shared"
+    cached_bytes_per_second: float | None = None
+    open_seconds: float = 0.0
+    store_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]
@@ -204,6 +213,14 @@ class Machines:
         """The numbers of the machines as shards fill them: the largest memory first, as given among equals."""
         sizes = [-machine.memory_bytes for machine in self.machines]
         return tuple(sorted(range(len(sizes)), key=sizes.__getitem__))
+
+    def read_bytes_per_second(self, stored: int) -> float:
+        """Of sources in files of so many bytes: files that take less than half of a machine's memory are taken to be in
+        the system's cache, as they are when a plan runs again."""
+        cached = 2 * stored <= min(machine.memory_bytes for machine in self.machines)
+        return (
+            self.cached_bytes_per_second or self.storage_bytes_per_second if cached else self.storage_bytes_per_second
+        )
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -330,6 +347,8 @@ CORE_BYTES_PER_SECOND, MOST_BYTES_PER_SECOND = 30e9, 200e9
 in which most arrays of a program are. `bench/planner.py defaults` holds what follows against measured seconds."""
 HOST_TASK_SECONDS = 5e-6
 """Of a task in a process; where files are read or somebody listens, it is up to ten times as long."""
+HOST_FILES = {"cached_bytes_per_second": 10e9, "open_seconds": 200e-6, "store_seconds": 5e-3}
+"""Of a solid-state disk and a file system of today, within a factor of 3."""
 
 
 @lru_cache(maxsize=64)
@@ -337,7 +356,7 @@ def _equal(count: int, memory_bytes: int, cores: int) -> Machines:
     """Machines of this host: the same value for the same numbers, so that a plan of a graph is known again at once."""
     memory = min(CORE_BYTES_PER_SECOND * cores, MOST_BYTES_PER_SECOND)
     found = tuple(Machine(f"m{k}", memory_bytes, cores, 50e9 * cores, memory) for k in range(count))
-    return Machines(found, task_seconds=HOST_TASK_SECONDS)
+    return Machines(found, task_seconds=HOST_TASK_SECONDS, **HOST_FILES)
 
 
 def _positive(where: str, name: str, value: Any) -> Any:
@@ -362,7 +381,13 @@ _MACHINE_KEYS = {"memory" if name == "memory_bytes" else name for name in Machin
 _LEVEL_KEYS = {"name", "count", "bytes_per_second", "seconds"}
 _TABLES = {
     "link": {"bytes_per_second": "link_bytes_per_second", "seconds": "link_seconds"},
-    "storage": {"bytes_per_second": "storage_bytes_per_second", "kind": "storage"},
+    "storage": {
+        "bytes_per_second": "storage_bytes_per_second",
+        "cached_bytes_per_second": "cached_bytes_per_second",
+        "open_seconds": "open_seconds",
+        "store_seconds": "store_seconds",
+        "kind": "storage",
+    },
     "task": {"seconds": "task_seconds"},
 }
 
@@ -430,7 +455,8 @@ def to_toml(used: Machines) -> str:
         raise PlanError("to_toml(machines)", "machines share links in groups", legal="machines without groups")
     lines = []
     for table, names in _TABLES.items():
-        lines += [f"[{table}]", *(f"{key} = {_toml(getattr(used, name))}" for key, name in names.items()), ""]
+        values = {key: getattr(used, name) for key, name in names.items()}
+        lines += [f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in values.items() if value), ""]
     for one in used.machines:
         rows: dict[str, Any] = {
             "name": one.name,

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tileweave.errors import PlanError
-from tileweave.graph import Operation, Sink, Tensor
-from tileweave.planner.costs import volume
+from tileweave.graph import FileTarget, Operation, Sink, Tensor
+from tileweave.planner.costs import stored_in_files, volume
 from tileweave.planner.count import EFFICIENCY, counted_peaks
 from tileweave.planner.loads import Load, Loads, held_at
 from tileweave.planner.machines import LinkGroup, Machines
@@ -161,12 +161,14 @@ class Rates:
     Args:
         machines: any.
         direct: whether a plan runs as one row of calls, so that its tasks do not cost what they cost one by one.
+        stored: bytes of the sources that are files.
     """
 
-    def __init__(self, machines: Machines, direct: bool = False) -> None:
+    def __init__(self, machines: Machines, direct: bool = False, stored: int = 0) -> None:
         filled = [machines.machines[k] for k in machines.order]
         self.task_seconds = min(machines.task_seconds, DIRECT_TASK_SECONDS) if direct else machines.task_seconds
         self.machines, self.filled = machines, filled
+        self.read = machines.read_bytes_per_second(stored)
         self.flops: dict[str, Floats] = {}
         self.bytes = np.asarray([m.bytes_per_second for m in filled])
         self.link = np.asarray([m.link_bytes_per_second or machines.link_bytes_per_second for m in filled])
@@ -186,11 +188,13 @@ def roofline(step: Step, load: Load, rates: Rates) -> Floats:
     """
     machines = rates.machines
     compute = np.maximum(load.flops / rates.flops_of(step.tensor.dtype.name), load.touched / rates.bytes) / EFFICIENCY
-    stored = (load.read - load.served + load.written - load.carried) / machines.storage_bytes_per_second
-    tasks: Any = load.tasks
-    if isinstance(step.node, Sink):  # results in memory are computed where they belong
-        compute, tasks = (x * (load.written > load.carried) for x in (compute, tasks))
-    out: Floats = tasks * rates.task_seconds + compute + stored
+    read, written = load.read - load.served - load.carried, load.written
+    if isinstance(step.node, Sink) and not isinstance(step.node.target, FileTarget):
+        return (read + written) / rates.read  # results in memory are computed where they belong
+    stored = read / rates.read + written / machines.storage_bytes_per_second
+    if isinstance(step.node, Sink):
+        stored = stored + machines.store_seconds * (written > 0)
+    out: Floats = load.tasks * rates.task_seconds + compute + stored
     return out
 
 
@@ -199,10 +203,12 @@ MODELS["roofline"] = roofline
 
 def _timeline(plan: Plan, loads: Sequence[Load], model: CostModel) -> tuple[float, tuple[Busy, ...], list[float]]:
     machines, count = plan.machines, len(plan.machines)
-    rates = Rates(machines, count == 1 and all((x.read + x.written == x.carried).all() for x in loads))  # no files
+    files, stored = stored_in_files(plan.graph)
+    direct = count == 1 and all((x.read + x.written == x.carried).all() for x in loads)  # no files
+    rates = Rates(machines, direct, stored)
     needed = needed_steps(plan.steps)
     done: list[Floats] = []
-    free, link_free, disk_free = np.zeros(count), np.zeros(count), np.zeros(count)
+    free, link_free, disk_free = (np.full(count, files * machines.open_seconds) for _ in range(3))
     place = {machine: k for k, machine in enumerate(machines.order)} if machines.groups else {}
     groups = [_Group(machines, group, place) for group in machines.groups]
     spans: list[Busy] = []
@@ -221,7 +227,7 @@ def _timeline(plan: Plan, loads: Sequence[Load], model: CostModel) -> tuple[floa
             arrived = np.maximum(arrived, group.arrived(load, arrive))
         owners = load.served > 0
         if owners.any():  # one disk and one link serve all machines, one step at a time
-            serving = load.served / np.minimum(rates.link, machines.storage_bytes_per_second)
+            serving = load.served / np.minimum(rates.link, rates.read)
             disk_free = np.where(owners, np.maximum(disk_free, ready) + serving, disk_free)
             arrived = np.where(here, np.maximum(arrived, disk_free[owners].max()), arrived)
         link_free = np.where(transfer > 0, arrived, link_free)

@@ -57,7 +57,7 @@ def probe(address: str | None = None, *, folder: str | None = None, seconds: flo
 
 
 def _host(folder: str | None, seconds: float) -> Machines:
-    each = seconds / (len(DTYPES) + 4)
+    each = seconds / (len(DTYPES) + 5)
     name = os.uname().nodename if hasattr(os, "uname") else "host"
     rates = {dtype: _flops_per_second(dtype, each) / EFFICIENCY for dtype in DTYPES}
     one = replace(
@@ -68,7 +68,7 @@ def _host(folder: str | None, seconds: float) -> Machines:
         flops=tuple(sorted((dtype, rate) for dtype, rate in rates.items() if dtype != "float32")),
     )
     bandwidth, latency = _copies(each)
-    return Machines((one,), bandwidth, latency, _storage(folder, each), _task_seconds(each))
+    return Machines((one,), bandwidth, latency, task_seconds=_task_seconds(each), **_storage(folder, 2 * each))
 
 
 def _best(function: Callable[[], Any], seconds: float) -> float:
@@ -120,9 +120,10 @@ def _unheard(event: Any) -> None:
     """A listener."""
 
 
-def _storage(folder: str | None, seconds: float) -> float:
-    """Bytes per second of the slower of writing (to the device) and reading a file."""
-    data = np.ones(BYTES // 8, np.float64)
+def _storage(folder: str | None, seconds: float) -> dict[str, float]:
+    """Of files: bytes per second of writing to the device and of reading what the system's cache holds; what opening a
+    source and storing a sink take that have one element."""
+    data, each = np.ones(BYTES // 4, np.float32), seconds / 4
     with _file(folder) as path:
 
         def write() -> None:
@@ -131,8 +132,25 @@ def _storage(folder: str | None, seconds: float) -> float:
                 file.flush()
                 os.fsync(file.fileno())
 
-        written = _best(write, seconds / 2)
-        return BYTES / max(written, _best(lambda: np.load(path), seconds / 2))
+        written = _best(write, each)
+        read = _best(_summed(path), each)
+        np.save(path, data[:1])
+        opened = _best(_summed(path), each)
+        one = api.sink(g.relu(_hole("x", data[:1])), path, overwrite=True)
+        plan = api.plan(one)
+        stored = _best(lambda: api.run(plan, bind={"x": data[:1]}), each)
+    return {
+        "storage_bytes_per_second": BYTES / max(written - stored, written / 2),
+        "cached_bytes_per_second": BYTES / max(read - opened, read / 2),
+        "open_seconds": opened,
+        "store_seconds": stored,
+    }
+
+
+def _summed(path: Path) -> Callable[[], Any]:
+    """A run of a plan that reads a file and makes one number of it."""
+    plan = api.plan(g.sum(api.source(path)))
+    return lambda: api.run(plan)
 
 
 @contextlib.contextmanager
@@ -194,6 +212,9 @@ def _cluster(address: str | None, folder: str | None, seconds: float) -> Machine
         min(host.storage_bytes_per_second for host in hosts),
         task,
         storage="shared" if shared else "private",
+        cached_bytes_per_second=min(host.cached_bytes_per_second or 0 for host in hosts) or None,
+        open_seconds=max(host.open_seconds for host in hosts),
+        store_seconds=max(host.store_seconds for host in hosts),
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tileweave.graph import Graph, Operation, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
-from tileweave.planner.costs import Term, arrival, in_files, output_boxes, volume
+from tileweave.planner.costs import Term, arrival, in_files, output_boxes, stored_in_files, volume
 from tileweave.planner.count import EFFICIENCY
 from tileweave.planner.loads import Loads, held_at
 from tileweave.planner.machines import Machines
@@ -109,6 +109,7 @@ class Tables:
         self._offers: dict[Any, Offered] = {}
         self._tables: dict[Any, Measures] = {}
         self._weighed: dict[Any, Array] = {}
+        self.read_rate = machines.read_bytes_per_second(stored_in_files(graph)[1])
         order = machines.order
         filled = [machines.machines[order[k]] for k in self.at]
         self.scale = self.count / len(self.at)
@@ -213,8 +214,8 @@ class Tables:
         busy = (points > 0) * machines.task_seconds * (1 + offer.partial[:, None])
         crossing = moved + carried if self.count > 1 else moved
         transfer = crossing / self.link + messages * machines.link_seconds
-        serving = served / min(machines.storage_bytes_per_second, float(self.link.max()))
-        seconds = busy + compute + np.maximum(transfer, serving) + stored / machines.storage_bytes_per_second
+        serving = served / min(self.read_rate, float(self.link.max()))
+        seconds = busy + compute + np.maximum(transfer, serving) + stored / self.read_rate
         found = (seconds.max(-1), moved.max(-1), moved.sum(-1) * self.scale, held.max(-1))
         return Measures(*(x.astype(np.float64) for x in found))
 

@@ -197,7 +197,7 @@ def _placed(row: dict[str, Any]) -> Placement:
 
 
 _MACHINE = tuple(Machine.__dataclass_fields__)
-_SHARED = ("link_bytes_per_second", "link_seconds", "storage_bytes_per_second", "task_seconds", "storage")
+_SHARED = tuple(name for name in Machines.__dataclass_fields__ if name not in ("machines", "groups"))
 
 
 def _decision(one: Decision) -> list[Any]:
