@@ -16,6 +16,7 @@ from tileweave.backends.base import Decision
 from tileweave.planner import Placement, machines, make_plan, movement, movements, redistribution, simulate
 from tileweave.planner.plan import Plan
 from tileweave.planner.steps import candidates, partition_of, steps_of
+from tileweave.planner.tasks import tasks
 
 
 def decide(operation, stage):
@@ -159,3 +160,30 @@ def test_an_edge_names_the_line_that_causes_it():
     moves = plan.to_json()["moves"]
     assert sum(one["bytes_moved"] for one in moves) == plan.bytes_moved
     assert all(f"test_movement.py:{line}" in text for text in plan.explain().split("moved:\n")[-1].splitlines()[:1])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_exchange_says_how_many_machines_take_part(seed):
+    """As by the tasks: every machine that reads a block of another one, and every machine whose block is read."""
+    chance = random.Random(seed)
+    rows, count = chance.randrange(4, 13), chance.choice([3, 4, 6])
+    made = g.exp(g.Tensor(g.Source(g.Hole("x"), g.TensorType((rows, 6), "float32"), "x")))
+    start, stop = sorted(chance.sample(range(rows + 1), 2))
+    read = made[start:stop] if chance.random() < 0.7 else made[start:stop][::-1]
+    graph = g.Graph.of(g.relu(read))
+    first, second = (min(extent, chance.randrange(1, count + 1)) for extent in (rows, stop - start))
+    grids = {made.producer: (first, 1), graph.operations[-1]: (second, 1)}
+    steps = steps_of(graph, grids, count, decide, lambda sink: None)
+    plan = Plan(graph, machines(count, memory="1GiB"), steps)
+    work = list(tasks(plan))
+    talking = set()
+    for task in work:
+        if task.step == 1:
+            for piece in (piece for read in task.reads for piece in read.pieces):
+                other = work[piece.task].machine
+                talking |= {task.machine, other} if other != task.machine else set()
+    found = next(one for one in movements(plan) if one.step == 1)
+    if found.collective.kind == "exchange":
+        assert found.collective.members * found.collective.groups == len(talking), (rows, count, start, stop, grids)
+    else:
+        assert bool(found.bytes_moved) == bool(talking)

@@ -272,6 +272,27 @@ def in_files(source: Source | None) -> bool:
     return source is not None and isinstance(source.data, FileData)
 
 
+def partners(term: Term, reader: Boxes, held: Held) -> Flags:
+    """Which machines give or take something through a term, each taking from all others that hold some of what it has
+    not got."""
+    takes = arrival(term, reader, held).moved > 0
+    found = takes.copy()
+    for boxes in held.boxes:
+        asked = np.flatnonzero(takes)[:, None]
+        meets = boxes.here & (asked != np.arange(len(boxes.here)))
+        for at, dim in enumerate(term.dims):
+            low, high = (np.broadcast_to(x, takes.shape)[asked] for x in _clipped(reader, at, dim))
+            meets = meets & (low < high)
+            for row, step, offset in dim.rows:
+                ends = (step * low + offset, step * (high - 1) + offset)
+                ends = ends if step > 0 else ends[::-1]
+                meets = meets & (ends[0] < boxes.high[row]) & (boxes.low[row] <= ends[1])
+        for row, where in term.fixed:
+            meets = meets & (boxes.low[row] <= where) & (where < boxes.high[row])
+        found |= meets.any(0)
+    return found
+
+
 def stored_in_files(graph: Graph) -> tuple[int, int]:
     """(how many of a graph's sources are files, their bytes)."""
     sizes = [node.type.size_bytes for node in graph.nodes() if isinstance(node, Source) and in_files(node)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from tileweave.graph import FileTarget, Operation, Sink, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
 from tileweave.graph.passes.shard import output_partition
 from tileweave.planner.costs import (
+    Flags,
     Held,
     Term,
     TermDim,
@@ -21,6 +22,7 @@ from tileweave.planner.costs import (
     index_of_boxes,
     input_boxes,
     output_boxes,
+    partners,
     read_terms,
     volume,
 )
@@ -109,6 +111,12 @@ class Loads:
         """Per step of a plan."""
         return list(_PlanLoads(plan, self).run())
 
+    def partners(self, plan: Plan) -> Callable[[int, Tensor], int]:
+        """(step, tensor that it reads) -> how many machines give or take something of it."""
+        one = _PlanLoads(plan, self)
+        loads = list(one.run())
+        return lambda at, tensor: int(one.partners(plan.steps[at], tensor, loads[at].moved > 0).sum())
+
     def terms_of(self, tensor: Tensor) -> tuple[Term, ...]:
         """Where the values of a tensor come from."""
         if tensor not in self.terms:
@@ -195,6 +203,19 @@ class _PlanLoads:
         for name, tensor in node.inputs:
             if (name in late) if step.stage == "combine" else (step.stage == "block" or name not in late):
                 yield _Reading(tensor, input_boxes(node, name, boxes), counts)
+
+    def partners(self, step: Step, tensor: Tensor, receiving: Flags) -> Flags:
+        """Which machines give or take something of a tensor; of partial results, those that receive."""
+        found, read = np.zeros(self.count, np.bool_), False
+        for boxes in self._boxes(step):
+            for reading in self._readings(step, boxes, ()):
+                if reading.tensor is tensor:
+                    read = True
+                    for term in self.known.terms_of(tensor):
+                        held = None if term.origin is None else self._held(term.origin)
+                        if held is not None:
+                            found |= partners(term, reading.region, held)
+        return found if read else receiving
 
     def _load(self, step: Step) -> Load:
         waves = self._waves(step)

@@ -347,7 +347,7 @@ CORE_BYTES_PER_SECOND, MOST_BYTES_PER_SECOND = 30e9, 200e9
 in which most arrays of a program are. `bench/planner.py defaults` holds what follows against measured seconds."""
 HOST_TASK_SECONDS = 5e-6
 """Of a task in a process; where files are read or somebody listens, it is up to ten times as long."""
-HOST_FILES = {"cached_bytes_per_second": 10e9, "open_seconds": 200e-6, "store_seconds": 5e-3}
+HOST_FILES: dict[str, Any] = {"cached_bytes_per_second": 10e9, "open_seconds": 200e-6, "store_seconds": 5e-3}
 """Of a solid-state disk and a file system of today, within a factor of 3."""
 
 

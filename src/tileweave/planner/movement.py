@@ -8,8 +8,8 @@ mesh of thousands costs no more than a small one. Bytes are those of the closed 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import gcd, lcm, prod
 
@@ -22,6 +22,7 @@ from tileweave.layout import Coord, Iter, Layout
 from tileweave.layout.analysis.movement import conversion
 from tileweave.layout.analysis.places import Level
 from tileweave.planner.costs import Term, TermDim, arrival
+from tileweave.planner.costs import partners as partners_of
 from tileweave.planner.loads import Load, Loads, held_at
 from tileweave.planner.placement import Digits, Placement
 from tileweave.planner.plan import Plan, Step
@@ -87,17 +88,24 @@ def movements(plan: Plan, loads: Sequence[Load] | None = None) -> list[Movement]
     known = Loads()
     found = loads if loads is not None else known.of(plan)
     made: dict[Operation, Step] = {}
+    partners: Callable[[int, Tensor], int] | None = None
     seen: dict[tuple[_Spread, _Spread], Recognised] = {}
     out: list[Movement] = []
     for number, (step, load) in enumerate(zip(plan.steps, found, strict=True)):
         ways = list(_edges(plan, step, made, known))
         for (tensor, way), moved in zip(ways, load.edges, strict=True):
             if way is None:
-                kind = Recognised("exchange", len(plan.machines), 1) if moved else Recognised("none")
+                kind = Recognised("exchange", 0, 1) if moved else Recognised("none")
             elif way not in seen:
                 kind = seen[way] = recognised(*way)
             else:
                 kind = seen[way]
+            if not moved and kind.kind == "exchange":
+                kind = Recognised("none")
+            if kind.kind == "exchange":  # of ragged blocks some meet that others like them do not
+                partners = partners or known.partners(plan)
+                among = partners(number, tensor)
+                kind = kind if kind.members * kind.groups == among else replace(kind, members=among, groups=1)
             out.append(Movement(number, tensor, moved, kind, line_of(step.node)))
         if isinstance(step.node, Operation):
             made[step.node] = step
@@ -197,7 +205,8 @@ def _way(tensor: Tensor, need: _Spread | None, term: Term | None, held: _Spread 
 
 
 def recognised(source: _Spread, target: _Spread) -> Recognised:
-    """The collective that turns one spread of a tensor into another."""
+    """The collective that turns one spread of a tensor into another; an exchange among nobody where the machines that
+    take part are not known from that."""
     rows = [_without_common(a, b) for a, b in zip(source.digits, target.digits, strict=True)]
     alike = prod(extent for (_, _, same) in rows for extent, _ in same)
     one = _Spread(tuple(a for a, _, _ in rows), source.copies, source.offset, source.terms)
@@ -205,13 +214,13 @@ def recognised(source: _Spread, target: _Spread) -> Recognised:
     many = {*_apart(one, other), *_apart(other, one)}
     one, other = (_shrunk(side, many) for side in (one, other))
     if max(prod(e for e, _ in side.all_digits) for side in (one, other)) > MOST_MEMBERS:
-        return Recognised("exchange", MOST_MEMBERS, 1)
+        return Recognised("exchange", 0, 1)
     extents = [lcm(*(prod(e for e, _ in row) for row in pair)) for pair in zip(one.digits, other.digits, strict=True)]
     ends = _layout(one, extents), _layout(other, extents)
     try:
         found = conversion(*ends, LEVELS, reduce="sum" if one.terms else None).collective
     except Undecided:
-        return Recognised("exchange", MOST_MEMBERS, 1)
+        return Recognised("exchange", 0, 1)
     if not found.groups:
         return Recognised(found.kind)
     every = {at[0] for group in found.groups for at in group}
@@ -292,6 +301,9 @@ def redistribution(kind: TensorType, source: Placement, target: Placement, machi
     tensor = Tensor(Source(Hole("redistribution"), kind))
     held, need = (held_at(tensor, where, machines) for where in (source, target))
     whole = tuple(TermDim((0, n), ((r, 1, 0),)) for r, n in enumerate(kind.shape))
-    moved = arrival(Term(tensor, whole, (), kind.dtype.itemsize), need.boxes[0], held).moved
-    way = (_Spread(where.digits, where.replica, where.offset) for where in (source, target))
-    return Redistribution(recognised(*way), int(np.sum(moved)), int(np.max(moved)))
+    term = Term(tensor, whole, (), kind.dtype.itemsize)
+    moved = arrival(term, need.boxes[0], held).moved
+    found = recognised(*(_Spread(where.digits, where.replica, where.offset) for where in (source, target)))
+    if not found.members:
+        found = replace(found, members=int(partners_of(term, need.boxes[0], held).sum()))
+    return Redistribution(found, int(np.sum(moved)), int(np.max(moved)))

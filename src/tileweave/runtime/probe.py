@@ -120,7 +120,7 @@ def _unheard(event: Any) -> None:
     """A listener."""
 
 
-def _storage(folder: str | None, seconds: float) -> dict[str, float]:
+def _storage(folder: str | None, seconds: float) -> dict[str, Any]:
     """Of files: bytes per second of writing to the device and of reading what the system's cache holds; what opening a
     source and storing a sink take that have one element."""
     data, each = np.ones(BYTES // 4, np.float32), seconds / 4
