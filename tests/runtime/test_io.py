@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from plans import rows_plan
 
 import tileweave as tw
+from tileweave.backends.folders import HOST
 from tileweave.errors import StorageError
 from tileweave.graph import FileData, Graph, MemoryTarget, Sink, TensorType, as_tensor
 from tileweave.planner import machines
 from tileweave.runtime.io import files as io
-from tileweave.runtime.io.journal import HOST
 from tileweave.runtime.io.sinks import open_sinks
 from tileweave.space import Box
 

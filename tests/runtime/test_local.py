@@ -14,13 +14,13 @@ from random_graphs import random_graph
 
 import tileweave as tw
 from tileweave import graph as g
+from tileweave.backends.folders import HOST
 from tileweave.errors import RunError, StorageError
 from tileweave.planner import machines, make_plan
 from tileweave.runtime import Done, Failed, Progress, Started, run_plan
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io import mapped
 from tileweave.runtime.io.chunks import ChunkFiles
-from tileweave.runtime.io.journal import HOST
 from tileweave.runtime.io.sinks import open_sinks, sweep
 from tileweave.runtime.prepare import prepare
 from tileweave.space import Box

@@ -17,6 +17,7 @@ from plans import misbehaving, rows_plan
 
 import tileweave as tw
 from tileweave import graph as g
+from tileweave.backends.folders import HOST
 from tileweave.errors import RunError, StorageError
 from tileweave.planner import machines
 from tileweave.runtime import Progress, Started, run_plan
@@ -352,7 +353,7 @@ def test_what_a_killed_process_has_left_behind_a_url_is_removed(tmp_path: Path) 
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     for process in (ended.pid, os.getpid()):
-        folder = tmp_path / f".a.zarr.tmp-{journal.HOST}-{process}-00000000"
+        folder = tmp_path / f".a.zarr.tmp-{HOST}-{process}-00000000"
         folder.mkdir()
         (folder / "zarr.json").write_text("{}")
     tw.run(tw.sink(tw.source(np.arange(4)), f"objects://{tmp_path}/y.zarr"))

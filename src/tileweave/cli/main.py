@@ -420,8 +420,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     _say_something_anywhere()
-    parser = _parser()
     try:
+        parser = _parser()  # it loads the packages that add commands: an interruption is one there, too
         options = parser.parse_args(_split(words, _values_of(parser)))
         if options.version:
             from tileweave import __version__

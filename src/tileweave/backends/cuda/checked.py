@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tileweave.backends import folders
 from tileweave.backends.cuda.arguments import Extent, Launch
 from tileweave.backends.cuda.cpu.build import build_program
 from tileweave.backends.cuda.cpu.child import Finding, run_program
@@ -65,7 +65,7 @@ def check(
         BackendError: the file does not exist, does not compile, or holds PTX that has no emulation.
     """
     source = _file(path)
-    with tempfile.TemporaryDirectory(prefix="tileweave-") as scratch:
+    with folders.scratch() as scratch:
         folder = Path(scratch)
         program, translation = build_program(source, folder, instrumented=True, include=include, define=define)
         outcome = run_program(

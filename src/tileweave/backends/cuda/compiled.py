@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tileweave.backends import folders
 from tileweave.errors import BackendError
 
 _SECONDS = 300
@@ -72,7 +72,7 @@ def compile(text: str, arch: str = "sm_90a", *, include: Sequence[str] = ()) -> 
 
 
 def _nvcc(text: str, arch: str, include: Sequence[str]) -> CompiledText:
-    with tempfile.TemporaryDirectory(prefix="tileweave-") as folder:
+    with folders.scratch() as folder:
         source, target = Path(folder) / "kernel.cu", Path(folder) / "kernel.cubin"
         source.write_text(text)
         number = arch.removeprefix("sm_")
@@ -123,7 +123,7 @@ def _dumped(cubin: bytes, what: str) -> str:
     where = _disassemblers()
     if where is None:
         return ""
-    with tempfile.TemporaryDirectory(prefix="tileweave-") as folder:
+    with folders.scratch() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
         command = [str(shutil.which("cuobjdump", path=where)), what, str(path)]

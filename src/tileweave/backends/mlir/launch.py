@@ -7,7 +7,6 @@ fibers that run CUDA text, and its instructions the same emulation (`backends.cu
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tileweave.backends import folders
 from tileweave.backends.cuda.arguments import Extent, Launch
 from tileweave.backends.cuda.cpu.build import build_program
 from tileweave.backends.cuda.cpu.child import ChildOutcome, run_program
@@ -116,7 +116,7 @@ def run_all(
         raise BackendError(_WHERE, "no order", legal='"forward", "reversed", or seeds')
     arrays = {id(v): v for launch in launches for v in launch.arguments.values() if isinstance(v, np.ndarray)}
     before = {key: value.copy() for key, value in arrays.items()}
-    with tempfile.TemporaryDirectory(prefix="tileweave-") as scratch:
+    with folders.scratch() as scratch:
         folder = Path(scratch)
         (folder / "kernels.o").write_bytes(code)
         (folder / "kernel.mlir").write_text(text)

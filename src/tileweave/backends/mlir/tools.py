@@ -6,12 +6,12 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tileweave.backends import folders
 from tileweave.errors import BackendError
 
 SECONDS = 300
@@ -229,7 +229,7 @@ def assemble(text: str, arch: str = "sm_80") -> Assembled:
     ptxas = shutil.which("ptxas")
     if ptxas is None:
         return Assembled(arch, ptx, b"", "")
-    with tempfile.TemporaryDirectory(prefix="tileweave-") as folder:
+    with folders.scratch() as folder:
         source, target_file = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
         source.write_text(ptx)
         done = subprocess.run(

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -20,6 +19,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (makes NumPy know the names of FP8 types)
 import numpy as np
 
+from tileweave.backends import folders
 from tileweave.errors import BackendError, LayoutError
 
 ARCHITECTURES: dict[str, tuple[str, int | str, int]] = {
@@ -162,7 +162,7 @@ def _child(
     problem = installed(interpreter=task == "interpret")
     if problem:
         raise BackendError(where, problem, legal="the extra `gpu`")
-    with tempfile.TemporaryDirectory(prefix="tileweave-triton-") as folder:
+    with folders.scratch() as folder:
         place = Path(folder)
         (place / "kernel.py").write_text(text, encoding="utf-8")
         (place / "job.json").write_text(json.dumps({"task": task, **job}), encoding="utf-8")

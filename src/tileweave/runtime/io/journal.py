@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import socket
 import threading
 import time
 import zlib
@@ -24,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
+from tileweave.backends.folders import HOST, alive
 from tileweave.errors import StorageError
 from tileweave.space import Box
 
@@ -384,23 +383,6 @@ def _at_work(head: Mapping[str, Any], path: str) -> bool:
     if head["host"] != HOST:
         return False
     return path in _HELD if head["process"] == os.getpid() else alive(head["process"])
-
-
-HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())
-"""This host, as it stands in temporary names."""
-
-
-def alive(process: int) -> bool:
-    """Whether a process of this host runs."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # another user's
-        return True
-    with suppress(OSError, IndexError):  # one that has ended, but was not waited for, is in the list of processes too
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return True
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -18,13 +18,13 @@ from typing import IO, Any
 
 import numpy as np
 
+from tileweave.backends.folders import HOST
 from tileweave.backends.host import empty
 from tileweave.errors import StorageError
 from tileweave.graph import Partition
 from tileweave.lower.reads import Block, slices
 from tileweave.planner import ReadPiece
 from tileweave.runtime.io.chunks import Buffers, each, put
-from tileweave.runtime.io.journal import HOST
 from tileweave.runtime.io.sinks import sweep
 from tileweave.space import Box
 

@@ -21,19 +21,18 @@ from typing import Any, Protocol, TypeGuard, cast
 
 import numpy as np
 
+from tileweave.backends.folders import HOST, alive
 from tileweave.errors import StorageError
 from tileweave.graph import FileTarget, TensorType
 from tileweave.lower.reads import slices
 from tileweave.runtime.io import assembled, npyfile, safefile, tables, zarrfile
 from tileweave.runtime.io.files import check_targets, folder_of, where_it_lies
 from tileweave.runtime.io.journal import (
-    HOST,
     Identity,
     InStore,
     Journal,
     OnHost,
     Stage,
-    alive,
     kept_by_journals,
     kept_in_store,
 )

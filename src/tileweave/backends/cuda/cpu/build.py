@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+from tileweave.backends import folders
 from tileweave.backends.cache import cache_directory, touch
 from tileweave.backends.cuda.cpu import instructions  # noqa: F401  (registers what each instruction calls)
 from tileweave.backends.cuda.cpu.source import PLAIN, Translation, translate
@@ -134,11 +135,11 @@ def runtime_library() -> Path:
 
 @cache
 def _own_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="tileweave-")  # removed when the interpreter ends
+    return folders.scratch()  # removed when the interpreter ends
 
 
 def _build_runtime(sources: Sequence[Path], rules: str, target: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="tileweave-") as scratch:
+    with folders.scratch() as scratch:
         (Path(scratch) / "tileweave_rules.h").write_text(rules)
         running = []
         for source in sources:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tileweave.backends import folders
 from tileweave.backends.cuda.arguments import DeviceArray, Extent, Launch, Multicast, Peers, PerDevice, TensorMap
 from tileweave.backends.cuda.cpu.build import build_program
 from tileweave.backends.cuda.cpu.child import ChildOutcome, Finding, run_program
@@ -200,7 +200,7 @@ def launch_on_cpu(
     optimise: bool = True, include: Sequence[str] = (), source: Path | None = None,
 ) -> tuple[ChildOutcome, tuple[Finding, ...]]:  # fmt: skip
     """Compiles a text once and launches its kernels one after the other; the arrays are updated in place."""
-    with tempfile.TemporaryDirectory(prefix="tileweave-") as scratch:
+    with folders.scratch() as scratch:
         folder = Path(scratch)
         path = source or folder / "kernel.cu"
         if source is None:

@@ -1,0 +1,52 @@
+"""Folders for what compilers and their programs write, gone with their process.
+
+A process that is killed cannot remove its own: the next one on this host that needs a folder does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())
+"""This host, as it stands in temporary names."""
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder whose name tells whose it is; a context manager gives its path and removes it.
+
+    Example:
+        >>> with scratch() as folder:
+        ...     Path(folder).is_dir()
+        True
+    """
+    _sweep(tempfile.gettempdir())
+    return tempfile.TemporaryDirectory(prefix=f"tileweave-{HOST}-{os.getpid()}-")
+
+
+@cache
+def _sweep(parent: str) -> None:
+    """Removes the folders of processes that are gone; once per process: to list a folder takes time."""
+    for folder in Path(parent).glob(f"tileweave-{HOST}-*-*"):
+        owner = folder.name.removeprefix(f"tileweave-{HOST}-").partition("-")[0]
+        if owner.isdecimal() and not alive(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def alive(process: int) -> bool:
+    """Whether a process of this host runs."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    with suppress(OSError, IndexError):  # one that has ended, but was not waited for, is in the list of processes too
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return True
