@@ -14,10 +14,11 @@ from tileweave.planner import Machines, Plan, make_plan
 from tileweave.planner.search.make import problem_of
 from tileweave.planner.steps import steps_of
 from tileweave.runtime.io import files as io
-from tileweave.runtime.prepare import prepare
+from tileweave.runtime.prepare import keeping, prepare
 from tileweave.runtime.session import PLAIN, current_session
 
 
+@keeping()
 def planned(graph: Graph, machines: Machines, how: Mapping[str, Any] | None = None) -> Plan:
     """The plan of the fused graph; where the memory is too small for whole rows, their parts may be cut further."""
     fused, small = fused_form(graph, machines, WAYS[0])
@@ -33,6 +34,7 @@ def planned(graph: Graph, machines: Machines, how: Mapping[str, Any] | None = No
             raise min(refused, error, key=lambda one: one.facts.get("least_bytes", 0)) from None
 
 
+@keeping()
 def whole(graph: Graph, machines: Machines) -> Plan | None:
     """The plan of a graph on arrays on one machine, with no estimates: the steps that `planned` takes,
     which looks at nothing else where the memory holds every operation whole. None where it may look at more.

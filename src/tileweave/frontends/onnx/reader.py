@@ -35,6 +35,7 @@ from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
+from tileweave.runtime.prepare import keeping
 
 Array = np.ndarray[Any, Any]
 _CONVERTERS = (arithmetic, microsoft, networks, quantized, reductions, resize, sequences, shapes, whole)
@@ -44,6 +45,7 @@ _CAPTURING = ("If", "Loop", "Scan")
 """Operators whose graphs read values from outside, so that known inputs do not make known results."""
 
 
+@keeping()
 def load(
     model: str | os.PathLike[str] | bytes | Any,
     *,
