@@ -10,6 +10,7 @@ from tileweave import graph as tw
 from tileweave.graph.ops.grouped.ragged import ragged_outer
 from tileweave.graph.ops.grouped.recurrence import GATES, WAYS, recurrence
 from tileweave.graph.ops.operators import OPERATORS
+from tileweave.graph.ops.windows import max_pool_gradient
 from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import OPTIMIZATIONS
 
@@ -87,6 +88,16 @@ def pooling(name: str) -> Maker:
         return [shape], lambda x: getattr(tw, name)(x, window, stride=stride, padding=padding)
 
     return maker
+
+
+def pooled_shares(rng: Random):
+    rank = int(rng.integers(1, 3))
+    window, stride, outputs = some(rng, rank, 1, 4), some(rng, rank, 1, 3), some(rng, rank)
+    spatial = tuple((n - 1) * s + k for n, s, k in zip(outputs, stride, window, strict=True))
+    how = {"window": window, "stride": stride, "dilation": (1,) * rank}
+    return [(2, 1, *spatial), (2, 1, *outputs)], lambda x, dy: max_pool_gradient(
+        x, tw.max_pool(x, window, stride=stride), dy, **how
+    )
 
 
 def stencil(rng: Random):
@@ -238,6 +249,7 @@ MAKERS: dict[str, Maker] = {
     "layer_norm": norm, "attention": attention, "matmul": matrices, "einsum": contraction, "linear": linear,
     "ragged_dot": ragged, "ragged_outer": ragged_sums, "recurrence": recurrent,
     "conv": convolution, "max_pool": pooling("max_pool"), "average_pool": pooling("average_pool"), "stencil": stencil,
+    "max_pool_gradient": pooled_shares,
     "fused": fused,
 }  # fmt: skip
 

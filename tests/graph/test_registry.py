@@ -19,6 +19,7 @@ from tileweave.graph.ops.grouped.ragged import ragged_outer
 from tileweave.graph.ops.grouped.recurrence import recurrence as steps_of
 from tileweave.graph.ops.grouped.rows import rows
 from tileweave.graph.ops.operators import OPERATORS
+from tileweave.graph.ops.windows import max_pool_gradient
 from tileweave.graph.passes.rewrite import rewrite
 from tileweave.graph.passes.rules import OPTIMIZATIONS
 from tileweave.graph.passes.shard import input_region
@@ -138,11 +139,19 @@ MORE: dict[str, Row] = {
 SQUARE = np.arange(16.0).reshape(4, 4) / 20
 
 
+def shared(x: np.ndarray, y: np.ndarray, dy: np.ndarray) -> np.ndarray:
+    """dy in equal shares for the greatest elements of windows of 2 x 5."""
+    hits = x.reshape(2, 3, 3, 2, 5) == y[..., None]
+    return (hits / hits.sum((3, 4), keepdims=True) * dy[..., None]).reshape(x.shape)
+
+
 def recurrence(cell: str, *inputs: np.ndarray) -> tuple[tw.Tensor, tw.Tensor | None]:
     """All steps of a recurrent layer, of arrays."""
     return steps_of(cell, *map(tw.as_tensor, inputs))
 
 
+TILES = {"window": (2, 5), "stride": (2, 5), "dilation": (1, 1)}
+POOLED = IMAGE.reshape(2, 3, 3, 2, 5).max((3, 4))[..., None]
 SOFTMAX = (("max", (0,), "float64"), ("subtract", (0, -1), "float64"), ("exp", (-2,), "float64")) + (
     ("sum", (-3,), "float64"),
     ("divide", (-3, -4), "float64"),
@@ -250,6 +259,11 @@ TABLE: dict[str, Row] = {
         lambda: tw.max_pool(IMAGE, 2, stride=1),
         lambda: windows(IMAGE, (2, 2)).max((-2, -1)),
         lambda: tw.max_pool(IMAGE, 7),
+    ),
+    "max_pool_gradient": Row(
+        lambda: max_pool_gradient(*map(tw.as_tensor, (IMAGE, POOLED, POOLED + 1)), **TILES),
+        lambda: shared(IMAGE, POOLED, POOLED + 1),
+        lambda: max_pool_gradient(*map(tw.as_tensor, (IMAGE, POOLED, IMAGE)), **TILES),
     ),
     "arange": Row(lambda: tw.arange(2, 11, 3), lambda: np.arange(2, 11, 3), lambda: tw.arange(0, 1, 0)),
     # random numbers have no oracle but their distribution, which tests/graph/test_generate.py looks at

@@ -14,7 +14,10 @@ from tileweave.graph import Operation, TensorType
 
 Array = np.ndarray[Any, Any]
 _NAMES = frozenset(
-    ("take", "take_along_axis", "gather_nd", "scatter", "scatter_nd", "sort", "searchsorted", "recurrence")
+    (
+        *("take", "take_along_axis", "gather_nd", "scatter", "scatter_nd", "sort", "searchsorted"),
+        *("recurrence", "max_pool_gradient"),
+    )
 )
 
 

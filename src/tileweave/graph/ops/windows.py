@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tileweave.errors import DtypeError, GraphError
-from tileweave.graph.ir.assemble import pad, spread
+from tileweave.graph.ir.assemble import pad
 from tileweave.graph.ir.dtypes import is_floating, wide_type
 from tileweave.graph.ir.forms import Form, given_parameters, integer, sizes_form
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType, Value
@@ -24,7 +24,7 @@ from tileweave.graph.ir.resolve import strided_view
 from tileweave.graph.ir.select import concat, flip, full, permute, slice_, squeeze, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
-from tileweave.graph.ops.along import reshape
+from tileweave.graph.ops.along import partly_whole, reshape
 from tileweave.graph.ops.elementwise import add, cast, common_type, divide, equal
 from tileweave.graph.ops.elementwise import where as where_
 from tileweave.graph.ops.operators import Array, Arrays, Operator, made, register
@@ -295,6 +295,15 @@ def _conv_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     return {"out": np.asarray(out.reshape((out.shape[0], groups * filters, *out.shape[3:])), x.dtype)}
 
 
+def _apart(x: Tensor, stride: Sequence[int]) -> Tensor:
+    """x with zeros between its elements along spatial dimensions: a cell of ``stride`` elements begins with each."""
+    counts, rank = x.shape[2:], len(stride)
+    cells = unsqueeze(x, [3 + 2 * k for k in range(rank)])
+    cells = pad(cells, [(0, 0), (0, 0), *(margin for s in stride for margin in ((0, 0), (0, s - 1)))])
+    whole = reshape(cells, (*x.shape[:2], *(n * s for n, s in zip(counts, stride, strict=True))))
+    return slice_(whole, Box.of((*x.shape[:2], *((n - 1) * s + 1 for n, s in zip(counts, stride, strict=True)))))
+
+
 def _conv_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Callable[[], Tensor]]:
     """Both gradients are convolutions: of the spread dy with the turned filters, and of x with dy as the filter."""
     x, w = operation.input("x"), operation.input("w")
@@ -308,7 +317,7 @@ def _conv_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Cal
         return slice_(t, t.type.box.with_range(dim, k * size, (k + 1) * size))
 
     def to_x() -> Tensor:
-        wide = _joined({(0,) * rank: dy}, stride, [(n - 1) * s + 1 for n, s in zip(dy.shape[2:], stride, strict=True)])
+        wide = _apart(dy, stride)
         margin = [(d * (n - 1), d * (n - 1)) for n, d in zip(w.shape[2:], dilation, strict=True)]
         wide = pad(wide, [(0, 0), (0, 0), *margin])
         turned = concat([swapped(group(w, k, filters, 0)) for k in range(groups)], 0)
@@ -440,50 +449,88 @@ def _max_pool_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
 
 
 def _max_pool_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
-    """dy goes to the greatest elements of each window, in equal shares."""
-    x = operation.input("x")
+    return {"x": max_pool_gradient(operation.input("x"), y, dy, **dict(operation.parameters))}
+
+
+def max_pool_gradient(
+    x: Tensor, y: Tensor, dy: Tensor, *, window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Tensor:
+    """dy shared among the greatest elements of each window, zero elsewhere: one operation, image by image.
+
+    Args:
+        x: [batch, channels, spatial..], all of which windows read.
+        y: its maximum over windows.
+        dy: of the shape of y.
+        window: extents.
+        stride: elements between windows.
+        dilation: elements between the points of a window.
+
+    Raises:
+        GraphError: y or dy does not have the shape that pooling gives.
+    """
+    given = [("x", x), ("y", y), ("dy", dy)]
+    inputs = [(own, one, partly_whole((0, 1, *(None,) * len(one.shape[2:])), one.shape, 2)) for own, one in given]
+    named = {"window": tuple(window), "stride": tuple(stride), "dilation": tuple(dilation)}
+    costs = (("flops", 3.0 * prod(y.shape[2:]) * prod(window)),)
+    makes = TensorType(x.shape, dy.dtype), inputs[0][2]
+    options: Any = {"dims": ("batch", "channel"), "costs": costs}
+    out = made("max_pool_gradient", x.shape[:2], inputs, makes, *named.items(), **options)
+    if problems := list(_pooled_fits(out.producer)):
+        raise GraphError("max_pool_gradient(x, y, dy)", problems[0], inputs={own: one.type for own, one in given})
+    return out
+
+
+def _max_pool_gradient_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    x, y, dy = (inputs[name] for name in ("x", "y", "dy"))
     window, stride, dilation = (operation.parameter(name) for name in ("window", "stride", "dilation"))
-    hits: list[tuple[tuple[int, ...], Tensor]] = []
+    hits = _windows(x, window, stride, dilation) == np.expand_dims(y, tuple(range(-len(window), 0)))
+    shares = hits.sum(tuple(range(-len(window), 0)), dtype=np.intp).astype(dy.dtype)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a window of NaN has no greatest element
+        shares = dy / shares
+    out = np.zeros(x.shape, dy.dtype)
+    for place in np.ndindex(*window):
+        at: tuple[Any, ...] = (..., *map(_reached, place, y.shape[2:], stride, dilation))
+        np.add(out[at], shares, out=out[at], where=hits[(..., *place)])
+    return {"out": out}
+
+
+def _reached(place: int, count: int, step: int, gap: int) -> slice:
+    """The elements along a dimension that windows have at one of their places."""
+    return slice(place * gap, place * gap + (count - 1) * step + 1, step)
+
+
+def _max_pool_gradient_back(operation: Operation, out: Tensor, d_out: Tensor) -> dict[str, Tensor]:
+    """Of dy alone: which elements are the greatest does not change."""
+    x, y = operation.input("x"), operation.input("y")
+    window, stride, dilation = (operation.parameter(name) for name in ("window", "stride", "dilation"))
+    hits, terms = list[Tensor](), list[Tensor]()
     for place in Box.of(window):
         start = (0, 0, *(d * p for d, p in zip(dilation, place, strict=True)))
-        seen = slice_(x, Box(start, y.shape), (1, 1, *stride))
-        hits.append((start, equal(seen, y)))
-    share = divide(dy, reduce(add, [cast(hit, dy.dtype) for _, hit in hits]))
-    parts = [(start, where_(hit, share, 0.0)) for start, hit in hits]
-    if all(d == 1 and s >= n for d, s, n in zip(dilation, stride, window, strict=True)):  # windows keep apart
-        return {"x": _joined({start[2:]: part for start, part in parts}, stride, x.shape[2:])} if parts else {}
-    total = None
-    for start, part in parts:
-        for k, s in enumerate(stride):
-            part = spread(part, k + 2, s, start[k + 2], x.shape[k + 2])
-        total = part if total is None else add(total, part)
-    return {"x": total} if total is not None else {}
-
-
-def _joined(parts: dict[tuple[int, ...], Tensor], stride: Sequence[int], extents: Sequence[int]) -> Tensor:
-    """Tensors of one shape [batch, channels, spatial..] placed at ``start + stride * i``, by start; zero elsewhere.
-
-    A cell of ``stride`` elements is dimensions of its own until all parts stand in it, so that a part is one box there.
-    """
-    rank = len(stride)
-    some = next(iter(parts.values()))
-    counts, batch = some.shape[2:], some.shape[:2]
-    nothing = full((*batch, *(n for count in counts for n in (count, 1))), 0.0, some.dtype)
-    cells = {start: unsqueeze(part, [3 + 2 * k for k in range(rank)]) for start, part in parts.items()}
-    for k in reversed(range(rank)):
-        rows = dict.fromkeys(start[:k] for start in cells)
-        cells = {
-            row: concat([cells.get((*row, place), nothing) for place in range(stride[k])], 3 + 2 * k) for row in rows
-        }
-        nothing = concat([nothing] * stride[k], 3 + 2 * k)
-    whole = reshape(cells[()], (*batch, *(n * s for n, s in zip(counts, stride, strict=True))))
-    less = [min(a, b) for a, b in zip(whole.shape[2:], extents, strict=True)]
-    cut = slice_(whole, Box((0,) * (rank + 2), (*batch, *less)))
-    return pad(cut, [(0, 0), (0, 0), *((0, b - a) for a, b in zip(less, extents, strict=True))])
+        at, steps = Box(start, y.shape), (1, 1, *stride)
+        hits.append(equal(slice_(x, at, steps), y))
+        terms.append(where_(hits[-1], slice_(d_out, at, steps), 0.0))
+    return {"dy": divide(reduce(add, terms), reduce(add, [cast(hit, d_out.dtype) for hit in hits]))} if hits else {}
 
 
 _POOL = Form(("x",), dict.fromkeys(("window", "stride", "dilation"), sizes_form), fits=_window_fits)
 register(Operator("max_pool", _max_pool_block, _POOL, _max_pool_gradient, lowering="ReduceMax"))
+
+
+def _pooled_fits(node: Operation) -> Iterator[str]:
+    """What was pooled, and the gradient of that, have the shape that pooling has."""
+    window, stride, dilation = (given_parameters(node)[name] for name in ("window", "stride", "dilation"))
+    x, y, dy = (t for _, t in node.inputs)
+    if len(window) != len(x.shape) - 2 or 0 in window:
+        yield f"a window of shape {window} does not fit an input of shape {x.shape}"
+        return
+    axes = zip(x.shape[2:], window, stride, dilation, strict=True)
+    expected = (*x.shape[:2], *((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in axes))
+    if y.shape != expected or dy.shape != expected:
+        yield f"y and dy have shapes {y.shape} and {dy.shape}, not {expected}"
+
+
+_POOLED = Form(("x", "y", "dy"), dict.fromkeys(("window", "stride", "dilation"), sizes_form), fits=_pooled_fits)
+register(Operator("max_pool_gradient", _max_pool_gradient_block, _POOLED, _max_pool_gradient_back))
 
 
 @public()

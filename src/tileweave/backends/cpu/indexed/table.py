@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tileweave.backends.cpu.indexed.firsts import Firsts, searchable
+from tileweave.backends.cpu.indexed.pools import PoolGradient, poolable
 from tileweave.backends.cpu.indexed.scatters import Scatter, scatterable
 from tileweave.backends.cpu.indexed.searches import Search, findable
 from tileweave.backends.cpu.indexed.takes import Take, takeable
@@ -42,11 +43,17 @@ def _recurrence(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
     return Recurrence(how["cell"], how["ways"], threads) if computable(arrays) else None
 
 
+def _pool_gradient(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
+    x, y, dy, out = arrays
+    return PoolGradient(how, threads) if poolable(how, x, y, dy, out) else None
+
+
 CALLS: dict[str, Callable[[str, How, Arrays, int], Made]] = {
     **dict.fromkeys(("take", "take_along_axis", "gather_nd"), _take),
     **dict.fromkeys(("scatter", "scatter_nd"), _scatter),
     "sort": _sort,
     "searchsorted": _search,
     "recurrence": _recurrence,
+    "max_pool_gradient": _pool_gradient,
 }
 """Operator -> what makes a call of it: (operator, parameters and the output wanted, arrays, threads); None: nothing."""
