@@ -15,6 +15,7 @@ from tileweave import graph as tw
 from tileweave.graph.ir.dtypes import is_floating
 from tileweave.graph.ops.grouped.ragged import ragged_outer
 from tileweave.graph.ops.grouped.recurrence import recurrence
+from tileweave.graph.ops.windows import max_pool_gradient
 
 INTEGERS = ("int64", "int32", "int8", "uint8")
 FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -128,7 +129,7 @@ def exact(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
     """Whole numbers through operators that round or branch: exact where every number on the way is small."""
     x, small = v.tensor, tw.remainder(v.tensor, 11)  # 0..10
     w = fitting(rng, x, dtype, pool).tensor
-    axis, how = one_axis(rng, v), rng.integers(0, 12)
+    axis, how = one_axis(rng, v), rng.integers(0, 13)
     out = None
     if how == 0:
         out = tw.sign(tw.absolute(x))
@@ -155,6 +156,12 @@ def exact(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
         out = tw.average_pool(small, 1, stride=2)
     elif how == 11 and x.ndim <= 2:
         out = tw.einsum("...a,ab,...b->...", x, source(rng, (x.shape[-1], x.shape[-1]), dtype).tensor, x)
+    elif how == 12 and 1 <= x.ndim <= 3 and min(x.shape) > 1:
+        image, window = tw.unsqueeze(tw.cast(small, "float64"), (0, 1)), (2,) * x.ndim
+        image = image[(0, 0, *(slice(n // 2 * 2) for n in x.shape))][None, None]
+        pooled = tw.max_pool(image, window)
+        shares = max_pool_gradient(image, pooled, pooled, window=window, stride=window, dilation=(1,) * x.ndim)
+        out = tw.pad(shares[0, 0], [(0, n % 2) for n in x.shape])  # 2^n elements at most share a number
     return None if out is None else v.through(tw.cast(out, dtype))
 
 
