@@ -449,7 +449,8 @@ def _max_pool_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
 
 
 def _max_pool_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
-    return {"x": max_pool_gradient(operation.input("x"), y, dy, **dict(operation.parameters))}
+    how: Any = dict(operation.parameters)
+    return {"x": max_pool_gradient(operation.input("x"), y, dy, **how)}
 
 
 def max_pool_gradient(
@@ -475,7 +476,8 @@ def max_pool_gradient(
     makes = TensorType(x.shape, dy.dtype), inputs[0][2]
     options: Any = {"dims": ("batch", "channel"), "costs": costs}
     out = made("max_pool_gradient", x.shape[:2], inputs, makes, *named.items(), **options)
-    if problems := list(_pooled_fits(out.producer)):
+    operation: Any = out.producer
+    if problems := list(_pooled_fits(operation)):
         raise GraphError("max_pool_gradient(x, y, dy)", problems[0], inputs={own: one.type for own, one in given})
     return out
 
