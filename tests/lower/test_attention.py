@@ -125,6 +125,9 @@ def test_what_stays_apart():
     assert "attention" not in tw.plan([tw.matmul(weights, v), weights]).explain()
     one = tw.nn.attention(tw.source(drawn(2, 1, 32)), k, v)
     assert "attention" not in tw.plan(one).explain()
+    for queries in (1, 3, 7, 8):
+        few = (tw.source(drawn(2, 3, n, 32)) for n in (queries, 64, 64))
+        assert ("attention" in tw.plan(tw.nn.attention(*few)).explain()) == (queries >= 8)
     assert "attention" in tw.plan(tw.matmul(weights, v)).explain()
 
 

@@ -26,7 +26,7 @@ from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule
 MOST_EXTRAS = 8
 FEWEST_QUERIES = 8
 """Queries that share keys, from which tiles of scores are faster than matrix-vector products: those read the keys once,
-as they lie, where tiles pack them first."""
+as they lie, where tiles pack them first. Narrow floats would be widened to be read so, which takes longer."""
 
 
 def _attention(tensor: Tensor, context: RewriteContext) -> Tensor | None:
@@ -49,8 +49,8 @@ def _attention(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     extras = [x for k, (_, x) in enumerate(group.inputs) if k != place]
     if letters is None or len(extras) > MOST_EXTRAS or any(x.dtype != tensor.dtype for x in (scores, v)):
         return None
-    shared = prod(n for c, n in zip(letters[3], scores.shape, strict=True) if c not in letters[1])
-    if shared < FEWEST_QUERIES:
+    shared = prod(n for c, n in zip(letters[3][:-1], scores.shape[:-1], strict=True) if c not in letters[1])
+    if shared < FEWEST_QUERIES and all(before_cast(v, np.dtype(kind)) is None for kind in HALVES):
         return None
     moved = {k: 0 if k == place else 1 + k - (k > place) for k in range(len(group.inputs))}
     program = tuple(
