@@ -125,6 +125,25 @@ class AddsAlike(Protocol):
         """Where the operands of a position are named, for `PointColumns`."""
 
 
+class TimedCalls(Protocol):
+    """Calls in a row of which each says when it is done."""
+
+    def run(self, low: int, high: int) -> list[float] | None:
+        """Some of the calls: per call the time of `time.perf_counter` behind it; None where one met a `Outcome.FAULT`.
+
+        Args:
+            low: the place of the first.
+            high: that behind the last.
+        """
+
+
+class TimesCalls(Protocol):
+    """Calls that can be run with their times."""
+
+    def timed(self, calls: Sequence[int]) -> TimedCalls | None:
+        """These calls, whose operands an empty `Calls.sequence` points to; None where there is no clock for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """An operand of a call that lies in an object of the run.

@@ -304,6 +304,14 @@ class TaskPlaces:
             self._gathered[number, k] = starts[at : at + count]
             at += count
 
+    @property
+    def gathered_bytes(self) -> IntArray:
+        """What each task puts together to read it, by number."""
+        out = np.zeros(self.count, np.int64)
+        for number, k in self._gathered:
+            out[self.rows[number].numbers] += self.rows[number].sample.reads[k].size_bytes
+        return out
+
     def buffer(self, key: Key) -> tuple[TensorType, int]:
         """A buffer of the arena, and where it begins there."""
         number, k = key

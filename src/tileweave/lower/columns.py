@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tileweave.backends.calls import AddsAlike, PointColumns
-from tileweave.lower.values import Action, CallSegment
+from tileweave.lower.actions import CallSegment, Found
 from tileweave.planner.placement import IntArray
 
 
@@ -59,10 +59,6 @@ def columns_of(
     return out
 
 
-Found = tuple[int, Action | CallSegment]
-"""What a run does for a task, or, in one row of calls, for several up to one."""
-
-
 def in_order_of_tasks(
     columns: Sequence[CallColumns], between: Sequence[tuple[int, list[Found]]], by: str
 ) -> list[Found]:
@@ -102,13 +98,13 @@ def in_order_of_tasks(
     def flush() -> None:
         nonlocal segment
         if segment.calls:
-            out.append((segment.number, segment))
+            out.append((segment.tasks[-1], segment))
             segment = CallSegment(by)
 
     def take(low: int, high: int) -> None:
         if high > low:
             segment.calls += calls[low:high].tolist()
-            segment.number = int(numbers[high - 1])
+            segment.tasks += numbers[low:high].tolist()
             first, last = np.searchsorted(at, [low, high]).tolist()
             if last > first:
                 segment.columns.append(PointColumns(*(word[first:last] for word in words)))
@@ -122,7 +118,7 @@ def in_order_of_tasks(
             if isinstance(one[1], CallSegment) and one[1].by == by:
                 segment.calls += one[1].calls
                 segment.points += one[1].points
-                segment.number = number
+                segment.tasks += one[1].tasks
             else:
                 flush()
                 out.append(one)

@@ -20,10 +20,11 @@ from typing import Any, cast
 import numpy as np
 
 from tileweave.backends.base import Arranged, Moves, backend
-from tileweave.backends.calls import AddsAlike, CallRow, Calls, Wanted
+from tileweave.backends.calls import AddsAlike, CallRow, Calls
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source
 from tileweave.lower import homes
+from tileweave.lower.actions import CallSegment, Followed, Found, Note, WorkFailed, act_all, drop, wanted_of
 from tileweave.lower.batches import FEW, AlikeTasks, TaskPlaces, native, places_of
 from tileweave.lower.columns import CallColumns, columns_of, in_order_of_tasks
 from tileweave.lower.execute import COPIES, Writes, copy, definition, execute, regular
@@ -50,7 +51,6 @@ from tileweave.lower.values import (
     Action,
     ArrayAccess,
     ArrayAccesses,
-    CallSegment,
     Home,
     Slot,
     TaskKind,
@@ -63,18 +63,11 @@ from tileweave.lower.values import (
     untouched,
 )
 from tileweave.lower.views import reshaped, through, views
+from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 
 Array = np.ndarray[Any, Any]
-
-
-class WorkFailed(Exception):
-    """A task raised; `__cause__` says what."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task.number)
-        self.task = task
 
 
 class Executable:
@@ -111,7 +104,7 @@ class Executable:
         self._new = [allocation(kind.shape, kind.dtype) for kind in kinds]
         self._result_samples = [np.ndarray(k.shape, k.dtype, untouched(k.size_bytes)) for k in kinds]
         self._results = self._count + len(tasks)
-        self._found: list[tuple[int, Action | CallSegment]] = []
+        self._found: list[Found] = []
         self._segment, self._accesses = CallSegment(), ArrayAccesses()
         self._calls: dict[str, Calls] = {}
         self._known: dict[Any, TaskKind] = {}
@@ -142,6 +135,7 @@ class Executable:
         self.apart = self._accesses.apart(list(sources.values()), self.bound, self._result_samples)
         """Of the arrays that a run brings and the results."""
         self._first = self._begin()
+        self._followed: tuple[CallRow, Followed] | None = None  # made when somebody listens
         self.quick: tuple[object, Callable[[dict[Any, Any]], Array | None] | None] = None, None
         """Keys, and `run` on a dict that has them for one new result, where that is all native."""
 
@@ -161,47 +155,58 @@ class Executable:
         Raises:
             WorkFailed: a task raised.
         """
-        if out is None:
-            results, begin = [new() for new in self._new], self._first.run
-        else:
-            results = [new() if array is None else array for new, array in zip(self._new, out, strict=True)]
-            begin = self._first.again
+        results = self._taking(out)
         try:
-            if begin(*given, *results):  # an `Outcome` other than DONE
+            if (self._first.run if out is None else self._first.again)(*given, *results):  # another `Outcome` than DONE
                 return None
         except Exception as error:
             raise WorkFailed(self._tasks[self._found[0][0]]) from error
         if self._actions:
-            held: Values = [None] * self._results
-            for number, array in zip(self.bound, given, strict=True):
-                held[number] = array
-            held += [*results, *([None] * len(self._outputs))]
             with np.errstate(all="ignore"):  # what NumPy would warn of is part of the values
-                self._act_all(held)
+                act_all(self._actions, self._held(given, results), self._tasks)
         return results
+
+    def follow(self, given: Sequence[Array], out: Sequence[Array | None] | None, note: Note) -> list[Array] | None:
+        """As `run`, but that ``note`` takes the tasks as they are done; None after some of them where a place lies
+        outside."""
+        if self._followed is None:
+            looks = self._calls_of(COPIES).sequence((), (), self._wanted, self.apart)
+            self._followed = looks, Followed(self._found, self._actions, self._calls, self._tasks)
+        (looks, followed), results = self._followed, self._taking(out)
+        if (looks.run if out is None else looks.again)(*given, *results):
+            return None
+        with np.errstate(all="ignore"):
+            return results if followed.run(self._held(given, results), note) else None
+
+    def _taking(self, out: Sequence[Array | None] | None) -> list[Array]:
+        """The arrays that take the results of a run."""
+        if out is None:
+            return [new() for new in self._new]
+        return [new() if array is None else array for new, array in zip(self._new, out, strict=True)]
+
+    def _held(self, given: Sequence[Array], results: Sequence[Array]) -> Values:
+        """The values of a run."""
+        held: Values = [None] * self._results
+        for number, array in zip(self.bound, given, strict=True):
+            held[number] = array
+        return held + [*results, *([None] * len(self._outputs))]
+
+    @property
+    def gathered_bytes(self) -> IntArray:
+        """What each task puts together to read it, by number."""
+        there = self._places
+        return there.gathered_bytes if there else homes.gathered_bytes(self._buffers, len(self._tasks))
 
     def named(self, keys: Sequence[object]) -> None:
         """Have `quick` take the arrays of a run by keys, which are in the order of `bound`."""
         if not self._actions and len(self._new) == 1:
             self.quick = keys, self._first.keyed(keys, self._new[0])
 
-    def _act_all(self, held: Values) -> None:
-        at = -1
-        try:
-            for number, action in self._actions:
-                at = number
-                action(held)
-        except Exception as error:
-            raise WorkFailed(self._tasks[at]) from error
-
     def _begin(self) -> CallRow:
         """What looks at the arrays of a run, the bound sources and the results, and begins it."""
         samples = list(self._samples.values())
-        taken = [samples[number] for number in self.bound] + self._result_samples
-        wanted = [
-            Wanted(k, array.dtype, array.shape, array.strides, array.flags.aligned, k >= len(self.bound))
-            for k, array in enumerate(taken)
-        ]
+        taken = [samples[number] for number in self.bound]
+        self._wanted = wanted = [*wanted_of(taken, False), *wanted_of(self._result_samples, True, len(taken))]
         rest, begun = self._found, self._found[0][1] if self._found else None
         if isinstance(begun, CallSegment):
             numbers = (*self.bound, *range(self._results, self._results + len(self._result_samples)))
@@ -223,7 +228,7 @@ class Executable:
             self._work(task)
         if dropped:
             outputs = [number for (one, _), number in self._outputs.items() if one in dropped]
-            self._drop([*(self._count + number for number in dropped), *outputs])
+            self._act(-1, partial(drop, [*(self._count + number for number in dropped), *outputs]))
 
     def _in_columns(self, places: TaskPlaces) -> None:
         """Adds what a run does for all tasks."""
@@ -232,7 +237,7 @@ class Executable:
             found = self._bind_rows(places, rows)
             alone += rows.numbers.tolist() if found is None else []
             columns += found or []
-        between, dropped = list[tuple[int, list[tuple[int, Action | CallSegment]]]](), places.dropped
+        between, dropped = list[tuple[int, list[Found]]](), places.dropped
         for number in sorted(alone):
             self._add(self._tasks[number], dropped.get(number, ()))
             self._flush()
@@ -583,13 +588,6 @@ class Executable:
             return False
         return home.hold == piece.map.cover(self._boxes[sink])
 
-    def _drop(self, slots: Sequence[int]) -> None:
-        def drop(now: Values) -> None:
-            for slot in slots:
-                now[slot] = None
-
-        self._act(-1, drop)
-
     def _act(self, number: int, action: Action) -> None:
         self._flush()
         self._found.append((number, action))
@@ -597,5 +595,5 @@ class Executable:
     def _flush(self) -> None:
         """Ends a row of calls that nothing interrupts."""
         if self._segment.calls:
-            self._found.append((self._segment.number, self._segment))
+            self._found.append((self._segment.tasks[-1], self._segment))
             self._segment = CallSegment(self._segment.by)

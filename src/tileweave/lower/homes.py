@@ -17,6 +17,7 @@ from tileweave.graph import Operation, Sink, Source, TensorType
 from tileweave.lower.reads import bounds, never_written, pointwise, written_over
 from tileweave.lower.sweeps.fields import Sweep
 from tileweave.lower.values import Holder, Home, Slot, lies_as, place_in_time
+from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 from tileweave.space import AffineMap, Box
@@ -307,6 +308,15 @@ def placed(
     """Per buffer of the arena (type, first byte), and the bytes of all."""
     starts, total = place_in_time([(kinds[key].size_bytes, *spans[key]) for key in kinds])
     return {key: (kind, start) for (key, kind), start in zip(kinds.items(), starts, strict=True)}, total
+
+
+def gathered_bytes(buffers: Mapping[Key, Array | Slot], tasks: int) -> IntArray:
+    """What each of so many tasks puts together to read it, by number."""
+    out = np.zeros(tasks, np.int64)
+    for (number, k), buffer in buffers.items():
+        if 0 <= number < tasks and k:
+            out[number] += lies_as(buffer).nbytes
+    return out
 
 
 class Holders:

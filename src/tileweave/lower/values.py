@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from tileweave.backends.base import Compiled, WritesOver
-from tileweave.backends.calls import NOWHERE, Apart, CallRow, Calls, Outcome, Point, PointColumns, Wanted
+from tileweave.backends.calls import Apart
 from tileweave.backends.host import LINE_BYTES, address_of
 from tileweave.graph import Operation
 from tileweave.lower.execute import is_small, kernel_of
@@ -328,63 +328,6 @@ def in_python(
             where[...] = made[kept[0]]
 
     return compute
-
-
-@dataclass(slots=True)
-class CallSegment:
-    """Calls of one backend that nothing interrupts.
-
-    Args:
-        by: the backend.
-        calls: by number.
-        points: (call, position of an operand, what every run brings for it, and how far behind its first element).
-        number: of the last task.
-        columns: the same of many calls; the objects are values of the run.
-    """
-
-    by: str = ""
-    calls: list[int] = field(default_factory=list)
-    points: list[tuple[int, int, Slot, int]] = field(default_factory=list)
-    number: int = -1
-    columns: list[PointColumns] = field(default_factory=list)
-
-    def add(self, call: int, number: int, operands: Sequence[Array | Slot] = ()) -> None:
-        """A call for a task, with what every run brings among its operands."""
-        slots = ((k, one) for k, one in enumerate(operands) if isinstance(one, Slot))
-        self.points += [(call, k, one, one.offset_bytes) for k, one in slots]
-        self.calls.append(call)
-        self.number = number
-
-    def row(
-        self,
-        calls: Mapping[str, Calls],
-        numbers: Sequence[int],
-        wanted: Sequence[Wanted] = (),
-        apart: Apart = NOWHERE,
-    ) -> CallRow:
-        """The calls as a function of the values of these numbers."""
-        places = {number: k for k, number in enumerate(numbers)}
-        points: list[Point | PointColumns] = [
-            Point(call, position, places[slot.number], offset_bytes, slot.view)
-            for call, position, slot, offset_bytes in self.points
-        ]
-        for one in self.columns:
-            found, inverse = np.unique(one.numbers, return_inverse=True)
-            own = np.array([places[number] for number in found.tolist()], np.int64)
-            points.append(replace(one, numbers=own[inverse]))
-        return calls[self.by].sequence(self.calls, points, wanted, apart)
-
-    def made(self, calls: Mapping[str, Calls]) -> Action:
-        """The calls as an action."""
-        own = [number for one in self.columns for number in np.unique(one.numbers).tolist()]
-        numbers = tuple(dict.fromkeys([*(slot.number for _, _, slot, _ in self.points), *own]))
-        run = self.row(calls, numbers).run
-
-        def act(now: Values) -> None:
-            if run(*[now[k] for k in numbers]) == Outcome.FAULT:
-                raise IndexError("a place is out of bounds")
-
-        return act
 
 
 @dataclass(frozen=True, slots=True)

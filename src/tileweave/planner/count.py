@@ -47,8 +47,16 @@ class TaskMemory:
         return out
 
 
-def task_memory(steps: Sequence[Step], kinds: Sequence[TaskColumns]) -> TaskMemory:
-    """What a plan's tasks hold, which are issued in the order of their numbers."""
+def task_memory(
+    steps: Sequence[Step], kinds: Sequence[TaskColumns], temporary_bytes: IntArray | None = None
+) -> TaskMemory:
+    """What a plan's tasks hold, which are issued in the order of their numbers.
+
+    Args:
+        steps: of the plan.
+        kinds: its tasks.
+        temporary_bytes: that each newly holds to read its inputs, by number; None: as much as a plan counts.
+    """
     count = sum(map(len, kinds))
     step, machine, readers, out, need = (np.zeros(count, np.int64) for _ in range(5))
     last = np.full(count, -1, np.int64)
@@ -56,7 +64,8 @@ def task_memory(steps: Sequence[Step], kinds: Sequence[TaskColumns]) -> TaskMemo
         step[kind.numbers], machine[kind.numbers] = kind.sample.step, kind.machines
     for kind in kinds:
         size = block_bytes(steps[kind.sample.step], kind.sample)
-        need[kind.numbers] = size + _temporary_bytes(steps[kind.sample.step], kind, machine)
+        more = None if temporary_bytes is None else temporary_bytes[kind.numbers]
+        need[kind.numbers] = size + (_temporary_bytes(steps[kind.sample.step], kind, machine) if more is None else more)
         out[kind.numbers] = 0 if steps[kind.sample.step].spilled else size
         needs = kind.needs
         readers += np.bincount(needs[needs >= 0], minlength=count)

@@ -36,7 +36,7 @@ from tileweave.graph import (
 )
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.passes.shard import with_sources
-from tileweave.lower.executable import WorkFailed
+from tileweave.lower.actions import WorkFailed
 from tileweave.lower.forms import decider, planned_forms
 from tileweave.lower.reads import never_written
 from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Progressed, Simulation, Step, make_plan
@@ -48,7 +48,7 @@ from tileweave.runtime.io import files as io
 from tileweave.runtime.io import zarrfile
 from tileweave.runtime.planned import planned, whole
 from tileweave.runtime.prepare import prepare
-from tileweave.runtime.run import run_plan, work_failed
+from tileweave.runtime.run import explained, run_plan
 from tileweave.runtime.session import PLAIN, PlanningDone, current_session
 
 __all__ = ["plan", "relu", "run", "sink", "source", "sources"]
@@ -441,7 +441,7 @@ def run(
         try:  # most of the overhead of a small run
             found = again(made, bind or {}, available_threads() if threads is None else threads, into)
         except WorkFailed as failed:
-            raise work_failed(failed, made, prepare(made)) from failed.__cause__
+            raise explained(failed, made, prepare(made)) from failed.__cause__
         if found is not None:
             return found[0] if len(found) == 1 and not made.listed else found
     if settings.planned is not None:

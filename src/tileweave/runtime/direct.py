@@ -16,6 +16,7 @@ import numpy as np
 
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, MemoryTarget, Source
+from tileweave.lower.actions import Note
 from tileweave.lower.executable import Executable
 from tileweave.lower.values import stand_in
 from tileweave.planner import Plan, Step, Task, tasks
@@ -53,8 +54,18 @@ def fitting(source: Source, given: Any) -> Array:
     return array if array.dtype is kind.dtype else array.view(kind.dtype)
 
 
-def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threads: int) -> Found | None:
-    """What runs the plan as a whole; None where it reads or writes files, or gains from tasks that run at once."""
+def executable(
+    plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threads: int, apart: bool = False
+) -> Found | None:
+    """What runs the plan as a whole; None where it reads or writes files, or gains from tasks that run at once.
+
+    Args:
+        plan: any plan.
+        prepared: the same.
+        bind: arrays for sources.
+        threads: that kernels may use.
+        apart: whether the blocks of different machines are computed one by one.
+    """
     if not _fits(plan, prepared):
         return None
     places, own, missing = _sources(prepared)
@@ -67,7 +78,8 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
     if missing and not missing <= {number for number, _, _ in about}:
         return None
     kept = prepared.extra.setdefault("executables", {})
-    key = (threads, *sorted(about))
+    apart = apart or len(plan.machines) == 1
+    key = (threads, *sorted(about), apart)
     idle = kept.get(key)
     if idle is None:
         while len(kept) >= KEEP_PER_PLAN:
@@ -83,7 +95,7 @@ def executable(plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threa
         sources = dict(zip(prepared.sources, lie, strict=True))
         peak = sum(prepared.peak_bytes)
         room = max(peak, sum(machine.memory_bytes for machine in plan.machines.machines) - peak)
-        whole = in_one_process(plan) if len(plan.machines) > 1 else plan
+        whole = plan if apart else in_one_process(plan)
         for one in [whole, plan] if whole is not plan else [plan]:
             made: Sequence[Task] = prepared.tasks
             if one.steps != plan.steps:
@@ -212,8 +224,13 @@ _READY: dict[int, list[_Ready]] = {}
 """By the identity of the plan, for as long as it lives."""
 
 
-def run(found: Found, out: Sequence[Array | None]) -> list[Any] | None:
-    """The results of a run; None, and nothing has run, where an array is none that kernels take.
+def run(found: Found, out: Sequence[Array | None], note: Note | None = None) -> list[Any] | None:
+    """The results of a run; None where an array is none that kernels take, or a place lies outside of one.
+
+    Args:
+        found: what runs.
+        out: as `check_out`.
+        note: takes the tasks as they are done; None: nobody asks.
 
     Raises:
         WorkFailed: a step raised.
@@ -222,7 +239,7 @@ def run(found: Found, out: Sequence[Array | None]) -> list[Any] | None:
     given = [array if _dense(array) else None for array in out]
     clash = found.executable.apart.clashing([*brought, *given])
     given = [None if k in clash else array for k, array in enumerate(given)]
-    results = found.executable.run(brought, given)
+    results = found.executable.run(brought, given) if note is None else found.executable.follow(brought, given, note)
     found.idle.append(found.executable)
     return None if results is None else into(out, results)
 

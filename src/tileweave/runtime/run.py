@@ -16,11 +16,12 @@ import numpy as np
 from tileweave.backends.host import available_threads, empty, frugal
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, FileData, FileTarget, Sink, Source
-from tileweave.lower.executable import WorkFailed
+from tileweave.lower.actions import WorkFailed
 from tileweave.lower.reads import slices
 from tileweave.planner import Plan
 from tileweave.runtime import direct
 from tileweave.runtime.events import Done, Event, Failed, Listener, Retry, Started
+from tileweave.runtime.followed import Following
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io.journal import Identity
 from tileweave.runtime.io.sinks import Sinks, SinkWriter, handle_of, open_sinks, refused
@@ -89,21 +90,28 @@ def run_plan(
     count = threads or available_threads()
     given = direct.check_out(plan, out)
     identified = identity(plan, prepared, bind or {}) if resume else None
-    if runtime == "local" and not listeners:
-        try:
-            found = direct.executable(plan, prepared, bind or {}, count)
-            if found is not None:
-                done = direct.run(found, given)
-                if done is not None:
-                    if keys is not None:
-                        direct.ready(plan, prepared, keys, count, found)
-                    return done
-        except WorkFailed as failed:
-            raise work_failed(failed, plan, prepared) from failed.__cause__
-        if not resume:
-            plan, prepared = direct.merged(plan, prepared)
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
+    if runtime == "local":
+        following = None if tell is None else Following(plan, prepared, tell, start)
+        try:
+            found = direct.executable(plan, prepared, bind or {}, count, tell is not None)
+            if found is not None:
+                done = direct.run(found, given) if following is None else following.run(found, given)
+                if done is not None:
+                    if keys is not None and tell is None:
+                        direct.ready(plan, prepared, keys, count, found)
+                    return done
+                tell = following.rest if following is not None else None
+        except BaseException as error:
+            raised = explained(error, plan, prepared)
+            if not isinstance(error, RunError):  # else nothing has begun
+                _tell_failure(tell, raised)
+            if raised is error:
+                raise
+            raise raised from raised.__cause__
+        if not resume and tell is None:
+            plan, prepared = direct.merged(plan, prepared)
     spare = sum(machine.memory_bytes for machine in plan.machines.machines) - sum(prepared.peak_bytes)
     with _opened_sources(prepared, bind or {}) as sources, _ends_cleanly(), frugal(max(0, spare)):
         files, destinations, finished = _open_destinations(prepared, overwrite, identified, keep)
@@ -119,7 +127,7 @@ def run_plan(
             files.commit()
         except BaseException as error:
             files.abort()
-            raised = _explained(error, plan, prepared)
+            raised = explained(error, plan, prepared)
             _tell_failure(tell, raised)
             if raised is error:
                 raise
@@ -164,18 +172,11 @@ def _tell_failure(tell: Callable[[Event], None] | None, error: BaseException) ->
             return  # the first failure is the one that is raised
 
 
-def work_failed(failed: WorkFailed, plan: Plan, prepared: Prepared) -> BaseException:
-    """A failed task of an executable as the user should see it."""
-    error = TaskFailed(failed.task)
-    error.__cause__ = failed.__cause__
-    return _explained(error, plan, prepared)
-
-
-def _explained(error: BaseException, plan: Plan, prepared: Prepared) -> BaseException:
+def explained(error: BaseException, plan: Plan, prepared: Prepared) -> BaseException:
     """The error as the user should see it."""
     if isinstance(error, _ListenerRaised) and error.__cause__ is not None:
         return error.__cause__
-    if not isinstance(error, TaskFailed):
+    if not isinstance(error, (TaskFailed, WorkFailed)):
         return error
     task, cause = error.task, error.__cause__
     step = plan.steps[task.step]

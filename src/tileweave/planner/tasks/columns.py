@@ -3,7 +3,7 @@
 Shards of one step share its operation and kernel. Along each dimension of the grid, those whose blocks have one
 extent and meet the blocks that they read in the same way are alike, and a shard is alike to another where that holds
 along every dimension: so a step of any number of shards has few kinds of tasks, the inner ones and those at borders.
-What no single dimension decides (elements that go by turns, diagonals, combinations) is compared task by task.
+What no single dimension decides (elements that go by turns, diagonals) is compared task by task.
 
 Source: own.
 """
@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from tileweave.graph import Operation
+from tileweave.graph.passes.shard import index_of_output
 from tileweave.planner.placement import IntArray
 from tileweave.planner.tasks.records import Read, ReadPiece, Task
 from tileweave.planner.tasks.shards import Enumerator, Shards, StepInput
 from tileweave.planner.tasks.sights import Sight
-from tileweave.space import Box
+from tileweave.space import AffineMap, Box
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,11 +59,12 @@ class ReadColumns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskColumns:
-    """Tasks of one step that differ in their numbers, machines, and where their boxes begin; a row per task.
+    """Tasks of one step that differ in their numbers, shards, machines, and where their boxes begin; a row per task.
 
     Args:
         sample: the first of them.
         numbers: of the tasks, ascending.
+        shards: numbers of the shards in the step.
         machines: where they run.
         index: the first points of the blocks of the index.
         outs: per output, those of the boxes that they make.
@@ -71,6 +73,7 @@ class TaskColumns:
 
     sample: Task
     numbers: IntArray
+    shards: IntArray
     machines: IntArray
     index: IntArray
     outs: tuple[IntArray, ...]
@@ -140,6 +143,7 @@ def _stacked(kind: Sequence[Task]) -> TaskColumns:
     return TaskColumns(
         sample,
         np.array([task.number for task in kind], np.int64),
+        np.array([task.shard for task in kind], np.int64),
         np.array([task.machine for task in kind], np.int64),
         _starts([task.index for task in kind]),
         tuple(_starts([task.outs[k] for task in kind]) for k in range(len(sample.outs))),
@@ -229,7 +233,7 @@ class _Along:
     def kinds(self) -> list[TaskColumns] | None:
         """The kinds; None where something is not decided on so."""
         step, shards = self.shards.step, self.shards
-        if step.stage == "combine" or step.accumulated or self.cuts.box.empty:
+        if self.cuts.box.empty:
             return None
         edges = [np.asarray(row, np.int64) for row in self.cuts.cuts]
         if any((np.diff(row) == 0).any() for row in edges):
@@ -238,9 +242,11 @@ class _Along:
         for k, row in enumerate(edges):
             self._tell(k, np.diff(row))
         try:
-            inputs = [self._input(one) for one in shards.inputs]
+            inputs = [*self._partial(index), *(self._input(one) for one in shards.inputs)]
         except _Undecided:
             return None
+        for k in step.accumulated:
+            self._tell(k, np.sign(np.arange(self.grid[k]) % step.where.waves[k]))
         outs = [index] * max(1, len(step.outputs) if isinstance(step.node, Operation) else 1)
         if shards.outs and not shards.straight:
             outs = [
@@ -253,11 +259,10 @@ class _Along:
         made = []
         for members in self._alike(places):
             at, sample = places[members], self.tasks.task(int(shards.issued[members[0]]))
-            reads = tuple(self._read(one, at) for one in inputs)
             starts = tuple(_stack(rows, at) for rows in outs)
-            made.append(
-                TaskColumns(sample, shards.issued[members], machines[members], _stack(index, at), starts, reads)
-            )
+            reads = (*(self._read(one, at) for one in inputs), *self._accumulators(at, starts))
+            about = shards.issued[members], order[members], machines[members]
+            made.append(TaskColumns(sample, *about, _stack(index, at), starts, reads))
         return made
 
     def _tell(self, dim: int, about: IntArray) -> None:
@@ -299,6 +304,42 @@ class _Along:
                 parts.append(self._part(sight, low, first, count))
         return low, parts
 
+    def _partial(self, index: list[_Row]) -> list[tuple[list[_Row], list[_Part]]]:
+        """As `_input`, of each part of a reduction that a combination reads, and of each output."""
+        node, found = self.shards.step.node, list[tuple[list[_Row], list[_Part]]]()
+        if self.shards.step.stage != "combine" or not isinstance(node, Operation):
+            return found
+        made = self.tasks.shards(self.tasks.partials[node])
+        step, extent = (
+            made.step,
+            [_Row(row.dim, np.diff(edges)) for row, edges in zip(index, self.cuts.cuts, strict=True)],
+        )
+        reduced = sorted(node.signature.monoids) if node.signature else []
+        if any(not np.diff(row).all() for row in step.cuts.cuts):
+            raise _Undecided
+        turns = [step.where.waves[k] if k in step.accumulated else 1 for k in reduced]
+        for place in product(*(range(n - 1, step.cuts.grid[k], n) for k, n in zip(reduced, turns, strict=True))):
+            first = sum(at * made.strides[k] for k, at in zip(reduced, place, strict=True))
+            for tensor in step.tensors:
+                sight = Sight(AffineMap.identity(len(index)), tensor, None, step, made.numbers[first:])
+                found.append((index, [self._part(sight, index, index, extent)]))
+        return found
+
+    def _accumulators(self, places: IntArray, outs: Sequence[IntArray]) -> Iterable[ReadColumns]:
+        """What shards that are alike add to: the blocks of the wave before."""
+        step, before = self.shards.step, places.copy()
+        borrows = np.ones(len(places), bool)
+        for k in reversed(step.accumulated):
+            count = step.where.waves[k]
+            at_first = places[:, k] % count == 0
+            before[:, k] += borrows * np.where(at_first, count - 1, -1)
+            borrows &= at_first
+        if borrows.any():
+            return
+        numbers = np.asarray(self.shards.numbers, np.int64)[before @ np.array(self.shards.strides, np.int64)]
+        for starts in outs:
+            yield ReadColumns(starts, (PieceColumns(numbers, starts, starts, starts),))
+
     def _region(self, one: StepInput) -> tuple[list[_Row], list[_Row]]:
         """(first points, extents) of what an input reads, row by row."""
         rank = len(one.tensor.shape)
@@ -321,7 +362,12 @@ class _Along:
 
     def _regions(self, one: StepInput, boxes: IntArray) -> IntArray:
         """What an input reads for blocks of the index; (first point, extent) by row and block, as boxes by block."""
-        node = self.shards.step.node
+        node, step = self.shards.step.node, self.shards.step
+        if step.stage == "combine" and isinstance(node, Operation):
+            wanted = [Box(tuple(low), tuple(extent)) for low, extent in boxes.transpose(0, 2, 1).tolist()]
+            found = [index_of_output(node, step.outputs[0], box) for box in wanted]
+            seen = found if one.region is None else list(map(one.region, found))
+            return np.array([(box.start, box.shape) for box in seen], np.int64).transpose(2, 0, 1)
         if one.region is None:
             return boxes.transpose(1, 0, 2)
         if not isinstance(node, Operation) or node.signature is None:

@@ -39,8 +39,8 @@ def preimage(map: AffineMap, box: Box, target: Box) -> Box:
 
 
 def block_partition(step: Step, output: str) -> Partition:
-    """How an output of a finished step is cut into blocks, one per task."""
-    if step.stage == "block" and isinstance(step.node, Operation):
+    """How an output of a step is cut into blocks, one per task, or one per part of a reduction."""
+    if step.stage != "combine" and isinstance(step.node, Operation):
         return output_partition(step.node, output, step.cuts)
     return step.cuts
 
@@ -186,7 +186,7 @@ def _shard_steps(step: Step, output: str) -> tuple[int, ...]:
     A block is made by the shard at 0 along every dimension that does not cut it.
     """
     node, steps = step.node, grid_strides(step.cuts.grid)
-    if step.stage == "block" and isinstance(node, Operation):
+    if step.stage != "combine" and isinstance(node, Operation):
         return tuple(0 if k is None else steps[k] for k in drivers(node, output))
     return steps
 

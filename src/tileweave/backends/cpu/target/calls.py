@@ -12,6 +12,7 @@ import functools
 import os
 import struct
 import sys
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.backends.calls import NOWHERE, Apart, CallRow, Point, PointColumns, PythonRow, Wanted
+from tileweave.backends.calls import NOWHERE, Apart, CallRow, Point, PointColumns, PythonRow, TimedCalls, Wanted
 from tileweave.backends.cpu.target.jit import Code
 from tileweave.backends.cpu.target.native import code
 from tileweave.backends.host import LINE_BYTES, OBJECT_DATA, Block, address_of, interface_address, span
@@ -292,7 +293,7 @@ class NativeCalls:
         pointed = self._pointed(points)
         if _takes_objects():
             return NativeRow(chosen, pointed, wanted, apart, self)
-        head = NativeRow(chosen, pointed[:0], (), apart, self)
+        head = NativeRow(chosen, _NO_POINTS, (), apart, self)
         run, address = code().function("run", None, ctypes.c_void_p), ctypes.addressof(head.head)
         faulted = code().function("faulted", ctypes.c_int64, ctypes.c_void_p)
 
@@ -304,10 +305,20 @@ class NativeCalls:
         write = lambda one, array: _write(one.call, address_of(array) + one.offset_bytes)  # noqa: E731
         return PythonRow(write, alone, rows, wanted, apart)
 
+    def timed(self, calls: Sequence[int]) -> TimedCalls | None:
+        """These calls, some after the other; see `tileweave.backends.calls.TimesCalls`."""
+        self._copy()
+        clock = _clock()
+        return (
+            NativeTimes(NativeRow([self._bound[call] for call in calls], _NO_POINTS, (), NOWHERE, self), clock)
+            if clock
+            else None
+        )
+
     def _pointed(self, points: Sequence[Point | PointColumns]) -> IntArray:
         """(object, bytes behind its first element, where an environment names the operand); a row per operand."""
         words = list[int]()
-        columns = [np.zeros((0, 3), np.int64)]
+        columns = [_NO_POINTS]
         for one in points:
             if isinstance(one, Point):
                 bound, address = self._bound[one.call]
@@ -357,6 +368,38 @@ class NativeRow:
         words = ctypes.addressof(self.head), len(keys), ctypes.addressof(rows), id(new), id(None), *_python(_TAKES)
         head = _words(words)
         return _builtin("keyed", head, (self.head, self._kept, tuple(keys), rows, new))
+
+
+class NativeTimes:
+    """Calls with a look at the clock after each: see `tileweave.backends.calls.TimedCalls`.
+
+    Args:
+        row: the calls.
+        clock: the address of the function that looks.
+    """
+
+    def __init__(self, row: NativeRow, clock: int) -> None:
+        self._row, self._clock = row, clock
+        words = (ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+        self._run = code().function("timed", None, ctypes.c_void_p, *words)
+        self._faulted = code().function("faulted", ctypes.c_int64, ctypes.c_void_p)
+
+    def run(self, low: int, high: int) -> list[float] | None:
+        """As `TimedCalls`."""
+        head, times = ctypes.addressof(self._row.head), np.zeros((high - low, 2), np.int64)
+        self._run(head, low, high, self._clock, time.CLOCK_MONOTONIC, address_of(times))
+        return None if self._faulted(head) else (times[:, 0] + times[:, 1] * 1e-9).tolist()
+
+
+@functools.cache
+def _clock() -> int:
+    """The address of the function that `time.perf_counter` asks; 0 where that is another than POSIX has."""
+    if time.get_clock_info("perf_counter").implementation != "clock_gettime(CLOCK_MONOTONIC)":
+        return 0
+    return ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
+
+
+_NO_POINTS = np.zeros((0, 3), np.int64)
 
 
 def _looked(wanted: Sequence[Wanted]) -> tuple[Any, Any]:

@@ -409,6 +409,31 @@ one:
 done:
   ret void
 }}
+
+; some of the calls, a look at the clock after each: seconds and nanoseconds
+define void @timed(ptr %head, i64 %low, i64 %high, ptr %clock, i32 %which, ptr %times) nounwind {{
+entry:
+  %calls.at = getelementptr i64, ptr %head, i64 6
+  %calls = load ptr, ptr %calls.at
+  br label %each
+each:
+  %k = phi i64 [ %low, %entry ], [ %k.next, %one ]
+  %more = icmp slt i64 %k, %high
+  br i1 %more, label %one, label %done
+one:
+  %call = getelementptr {{ ptr, ptr }}, ptr %calls, i64 %k
+  %function = load ptr, ptr %call
+  %env.at = getelementptr ptr, ptr %call, i64 1
+  %env = load ptr, ptr %env.at
+  call void %function(ptr %env)
+  %place = sub i64 %k, %low
+  %time = getelementptr {{ i64, i64 }}, ptr %times, i64 %place
+  %failed = call i32 %clock(i32 %which, ptr %time)
+  %k.next = add i64 %k, 1
+  br label %each
+done:
+  ret void
+}}
 """
 _DIRECT = f"""
 ; %head: where busy is, objects wanted, where they are named, environment, function, PyEval_SaveThread,
@@ -470,4 +495,4 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 @functools.cache
 def code() -> Code:
     """The text, compiled once."""
-    return compile_ir(_SOURCE + _DIRECT, ("run", "call", "again", "keyed", "direct", "faulted"), host())
+    return compile_ir(_SOURCE + _DIRECT, ("run", "timed", "call", "again", "keyed", "direct", "faulted"), host())
