@@ -23,10 +23,9 @@ from tileweave.backends.base import Arranged, Moves, backend
 from tileweave.backends.calls import AddsAlike, CallRow, Calls
 from tileweave.backends.host import address_of, allocation, empty
 from tileweave.graph import Operation, Sink, Source
-from tileweave.lower import homes
-from tileweave.lower.actions import CallSegment, Followed, Found, Note, WorkFailed, act_all, drop, wanted_of
+from tileweave.lower import actions, homes
+from tileweave.lower.actions import CallColumns, CallSegment, Followed, Found, Note, WorkFailed
 from tileweave.lower.batches import FEW, AlikeTasks, TaskPlaces, native, places_of
-from tileweave.lower.columns import CallColumns, columns_of, in_order_of_tasks
 from tileweave.lower.execute import COPIES, Writes, copy, definition, execute, regular
 from tileweave.lower.reads import (
     block_bytes,
@@ -163,7 +162,7 @@ class Executable:
             raise WorkFailed(self._tasks[self._found[0][0]]) from error
         if self._actions:
             with np.errstate(all="ignore"):  # what NumPy would warn of is part of the values
-                act_all(self._actions, self._held(given, results), self._tasks)
+                actions.act_all(self._actions, self._held(given, results), self._tasks)
         return results
 
     def follow(self, given: Sequence[Array], out: Sequence[Array | None] | None, note: Note) -> list[Array] | None:
@@ -206,7 +205,10 @@ class Executable:
         """What looks at the arrays of a run, the bound sources and the results, and begins it."""
         samples = list(self._samples.values())
         taken = [samples[number] for number in self.bound]
-        self._wanted = wanted = [*wanted_of(taken, False), *wanted_of(self._result_samples, True, len(taken))]
+        self._wanted = wanted = [
+            *actions.wanted_of(taken, False),
+            *actions.wanted_of(self._result_samples, True, len(taken)),
+        ]
         rest, begun = self._found, self._found[0][1] if self._found else None
         if isinstance(begun, CallSegment):
             numbers = (*self.bound, *range(self._results, self._results + len(self._result_samples)))
@@ -228,7 +230,7 @@ class Executable:
             self._work(task)
         if dropped:
             outputs = [number for (one, _), number in self._outputs.items() if one in dropped]
-            self._act(-1, partial(drop, [*(self._count + number for number in dropped), *outputs]))
+            self._act(-1, partial(actions.drop, [*(self._count + number for number in dropped), *outputs]))
 
     def _in_columns(self, places: TaskPlaces) -> None:
         """Adds what a run does for all tasks."""
@@ -243,7 +245,7 @@ class Executable:
             self._flush()
             between.append((number, self._found))
             self._found = []
-        self._found = in_order_of_tasks(columns, between, COPIES)
+        self._found = actions.in_order_of_tasks(columns, between, COPIES)
 
     def _bind_rows(self, places: TaskPlaces, rows: AlikeTasks) -> list[CallColumns] | None:
         """The calls of tasks that lie alike, made from those of the first; None where each is bound by itself."""
@@ -262,7 +264,7 @@ class Executable:
         self._accesses, own, self._segment, segment = whole, self._accesses, CallSegment(), self._segment
         alike = not self._found and segment.by in ("", COPIES) and hasattr(self._calls_of(COPIES), "add_columns")
         if alike and len(segment.calls) == len(moved):
-            found = columns_of(rows.numbers, segment, moved, cast("AddsAlike", self._calls_of(COPIES)))
+            found = actions.columns_of(rows.numbers, segment, moved, cast("AddsAlike", self._calls_of(COPIES)))
             if found is not None:
                 self.kernels += 0 if store else len(rows.numbers) - 1
                 places.note(rows, own, whole, there)

@@ -21,7 +21,6 @@ from tileweave.lower.reads import slices
 from tileweave.planner import Plan
 from tileweave.runtime import direct
 from tileweave.runtime.events import Done, Event, Failed, Listener, Retry, Started
-from tileweave.runtime.followed import Following
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io.journal import Identity
 from tileweave.runtime.io.sinks import Sinks, SinkWriter, handle_of, open_sinks, refused
@@ -93,7 +92,7 @@ def run_plan(
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
     if runtime == "local":
-        following = None if tell is None else Following(plan, prepared, tell, start)
+        following = None if tell is None else direct.Following(plan, prepared, tell, start)
         try:
             found = direct.executable(plan, prepared, bind or {}, count, tell is not None)
             if found is not None:
