@@ -104,7 +104,7 @@ def run_plan(
                 tell = following.rest if following is not None else None
         except BaseException as error:
             raised = explained(error, plan, prepared)
-            if not isinstance(error, RunError):  # else nothing has begun
+            if not isinstance(error, RunError) and not (following and following.ended):  # else nothing has begun
                 _tell_failure(tell, raised)
             if raised is error:
                 raise
@@ -135,7 +135,7 @@ def run_plan(
         try:
             tell(Done(time.perf_counter() - start, peaks, len(retries)))
         except _ListenerRaised as raised:
-            raise _explained(raised, plan, prepared) from None
+            raise explained(raised, plan, prepared) from None
     return direct.into(given, _results(plan, dict(zip(prepared.sinks, destinations, strict=True))))
 
 
