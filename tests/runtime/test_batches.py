@@ -1,6 +1,7 @@
 """Tasks bound in columns, against the evaluator: random graphs in random plans, sources that are written over."""
 
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has all plans bound in columns, however few their tasks."""
     monkeypatch.setattr(batches, "ALIKE", 0)
     monkeypatch.setattr(batches, "FEW", 1)
+    monkeypatch.setattr(import_module("tileweave.lower.execute"), "MANY_COMBINED", 1)
 
 
 def bound(plan: Plan) -> list:
@@ -134,3 +136,29 @@ def test_many_tasks_cost_no_object_each() -> None:
     plan = rows_plan(tw.sqrt(x), machines(1), 3000)
     np.testing.assert_allclose(run_plan(plan)[0], np.sqrt(x.producer.data.array), rtol=1e-6)
     assert len(prepare(plan).tasks._made) < 20 and bound(plan)[0].kernels == 3000
+
+
+@pytest.mark.parametrize("work", ["product", "biased", "sum", "max", "least", "narrow"])
+def test_partial_results_are_combined_in_columns_to_the_same_bits(work: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(9)
+    dtype = "float16" if work == "narrow" else "float32"
+    a, b = (tw.source(rng.standard_normal((24, 60)).astype(dtype)) for _ in "ab")
+    bias = tw.source(rng.standard_normal(24).astype(dtype))
+    results = {
+        "product": lambda: a @ tw.transpose(b),
+        "biased": lambda: g.linear(a, tw.transpose(b), bias),
+        "sum": lambda: tw.sum(a * b, 1),
+        "max": lambda: tw.max(a, 1) * 2,
+        "least": lambda: tw.min(b, 0),
+        "narrow": lambda: tw.sum(a, 0),
+    }
+    graph = g.Graph.of(results[work]())
+    grids = {o: tuple(min(n, 4) for n in o.index.shape) for o in graph.operations}
+    plan = Plan(graph, machines(64), steps_of(graph, grids, 64, lower.decide, io.atom))
+    assert any(step.stage == "combine" for step in plan.steps)
+    got = run_plan(plan)[0]
+    (made,) = bound(plan)
+    assert not made.python_steps or any(not step.kernel.backend for step in made._steps if step.stage == "block")
+    prepare(plan).extra.clear()
+    monkeypatch.setattr(import_module("tileweave.lower.execute"), "MANY_COMBINED", 1 << 40)
+    np.testing.assert_array_equal(run_plan(plan)[0], got)

@@ -302,7 +302,7 @@ def is_native(step: Step, task: Task) -> bool:
         or ragged.takes(cast("Operation", step.node))
         or called.takes(cast("Operation", step.node))
         or len(task.outs) != 1
-        or any(read.partial for read in task.reads)
+        or (step.stage != "block" and any(read.partial for read in task.reads))
     ):
         return False
     return bool(task.out.size) and all(read.box.size for read in task.reads)

@@ -19,6 +19,7 @@ from tileweave.errors import RunError
 from tileweave.graph import ArrayData, MemoryTarget, Source
 from tileweave.lower.actions import Note, Seconds
 from tileweave.lower.executable import Executable
+from tileweave.lower.execute import joined
 from tileweave.lower.values import stand_in
 from tileweave.planner import Plan, Step, Task, tasks
 from tileweave.planner.count import task_memory
@@ -107,13 +108,23 @@ def executable(
                 if not read - {None} <= sources.keys():
                     continue  # blocks that are put together reach over what no block alone reads
             with keeping():
-                found = Executable(one.steps, made, sources, constant, prepared.sinks, threads, room)
+                found = Executable(_joined(one.steps, made), made, sources, constant, prepared.sinks, threads, room)
             if found.arena_bytes <= room:
                 break
         else:
             prepared.extra["whole"] = False
             return None
     return Found(found, tuple(arrays), idle)
+
+
+def _joined(steps: Sequence[Step], made: Sequence[Task]) -> list[Step]:
+    """The steps, those in code that combine many partial results."""
+    about = dict[int, set[tuple[int, tuple[str, ...]]]]()
+    for kind in kinds_of(made):
+        if steps[kind.sample.step].stage == "combine":
+            names = tuple(read.name for read in kind.sample.reads if not read.partial)
+            about.setdefault(kind.sample.step, set()).add((len(kind.sample.reads) - len(names), names))
+    return [joined(step, *about[k].pop()) if len(about.get(k, ())) == 1 else step for k, step in enumerate(steps)]
 
 
 _Known = tuple[dict[Source, int], list[Any], frozenset[int]]
