@@ -100,7 +100,7 @@ class Executable:
         self._count, self._sinks = len(sources), {sink: number for number, sink in enumerate(sinks)}
         self._boxes = [sink.tensor.type.box for sink in sinks]
         kinds = [sink.tensor.type for sink in sinks]
-        self._new = [allocation(kind.shape, kind.dtype) for kind in kinds]
+        self._new = [allocation(k.shape, k.dtype) for k in kinds]
         self._result_samples = [np.ndarray(k.shape, k.dtype, untouched(k.size_bytes)) for k in kinds]
         self._results = self._count + len(tasks)
         self._found: list[Found] = []
@@ -203,8 +203,7 @@ class Executable:
 
     def _begin(self) -> CallRow:
         """What looks at the arrays of a run, the bound sources and the results, and begins it."""
-        samples = list(self._samples.values())
-        taken = [samples[number] for number in self.bound]
+        taken = [array for source, array in self._samples.items() if source not in self._constant]
         self._wanted = wanted = [
             *actions.wanted_of(taken, False),
             *actions.wanted_of(self._result_samples, True, len(taken)),
