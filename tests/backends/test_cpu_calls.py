@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from tileweave.backends.cpu import compile
+from tileweave.backends.cpu.target import calls, native
 from tileweave.errors import BackendError, VerifyError
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_contraction, emit_relu
@@ -216,3 +219,10 @@ if child == 0:
 print(len(busy) > 0, right, os.waitpid(child, 0)[1])
 """
     assert script(text).split() == ["True", "True", "0"]
+
+
+def test_a_builtin_keeps_what_describes_it() -> None:
+    """Of two threads that make the first calls of a process, each may make descriptions, and caches keep one's."""
+    made = calls._builtin("run", ctypes.create_string_buffer(8), None)
+    held = [one for kept in gc.get_referents(made) if isinstance(kept, tuple) for one in kept]
+    assert native.code() in held and any(isinstance(one, calls._Method) for one in held)

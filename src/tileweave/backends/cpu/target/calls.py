@@ -46,11 +46,6 @@ class _Method(ctypes.Structure):
     )
 
 
-@functools.cache
-def _method(name: str) -> _Method:
-    return _Method(name.encode(), code().addresses[name], _FASTCALL, None)
-
-
 _RUNS = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_FromLong")
 _TAKES = ("Py_IncRef", "Py_DecRef", "PyDict_Size", "PyDict_GetItem", "PyObject_CallNoArgs")
 
@@ -65,7 +60,9 @@ def _builtin(name: str, head: Any, kept: object) -> Callable[..., Any]:
     """A function of this module's code as a builtin of Python, for a ctypes array; ``kept`` lives as long as it."""
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
-    made: Callable[..., Any] = make(ctypes.addressof(_method(name)), head, kept)
+    home = code()  # two threads that ask first may be given one each
+    method = _Method(name.encode(), home.addresses[name], _FASTCALL, None)
+    made: Callable[..., Any] = make(ctypes.addressof(method), head, (method, home, kept))
     return made
 
 
