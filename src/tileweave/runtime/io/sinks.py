@@ -106,6 +106,7 @@ class Sinks:
         for one, _ in targets:
             self._grids[where_it_lies(one)][one.key] = one.grid
         self.writers: list[SinkWriter] = []
+        self._journals: dict[FileTarget, Journal | None] = {}
         self._targets = []
         try:
             opened = [(self._open(one), kind) for one, kind in targets]
@@ -116,7 +117,7 @@ class Sinks:
             for one, _ in targets:
                 self._begin(one)
             for (one, _), writer in zip(targets, self.writers, strict=True):
-                journal = self._files[where_it_lies(one)].journal
+                journal = self._journals[one] = self._files[where_it_lies(one)].journal
                 if journal is not None:
                     journal.watch(one.key, cast("Any", writer))
             self._targets = [(one, kind) for one, kind in targets if not self._completed(one)]
@@ -182,7 +183,7 @@ class Sinks:
 
     def record(self, one: FileTarget, box: Box) -> None:
         """A part of a sink has been written."""
-        journal = self._files[where_it_lies(one)].journal
+        journal = self._journals[one]
         if journal is not None:
             journal.record(one.key, box)
 
