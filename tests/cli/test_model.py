@@ -81,10 +81,17 @@ def test_the_graph_of_a_model_is_shown(folder, capsys):
         (["x=x.npy", "x=wide.npy"], "'x' is given twice"),
         (["x=two.npz"], "legal  two.npz#x | two.npz#wide"),
         (["x=two.npz#q"], "'two.npz' has no array 'q'"),
+        (["x=none.npz"], "'none.npz' holds 0 arrays"),
+        (["x=wrong.npz"], "'wrong.npz' cannot be read as an array: Bad CRC-32"),
     ],
 )
 def test_bad_input_is_refused_and_nothing_is_written(folder, capsys, words, said):
     np.savez("two.npz", x=np.load("x.npy"), wide=np.load("wide.npy"))
+    np.savez("none.npz")
+    np.savez("one.npz", x=np.load("x.npy"))
+    whole = (folder / "one.npz").read_bytes()
+    at = whole.index(np.load("x.npy").tobytes())
+    (folder / "wrong.npz").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
     assert main(["run", "net.onnx", "-o", "out.npz", *words]) == 2
     assert said in capsys.readouterr().err
     assert not (folder / "out.npz").exists()

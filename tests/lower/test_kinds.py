@@ -6,6 +6,8 @@ import gc
 import importlib
 import itertools
 import random
+import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 
 import tileweave as tw
 from tileweave.backends import cpu
+from tileweave.backends.cpu.kinds import Family
 from tileweave.backends.cpu.target import jit, later
 from tileweave.errors import TileweaveError
 from tileweave.lower.eager import einsums
@@ -149,3 +152,29 @@ def test_the_sizes_of_a_kind_are_what_its_axes_walk() -> None:
         assert found == (None if wanted is None else (out.shape, wanted)), (terms, extents, axes)
         served += found is not None
     assert served > 30
+
+
+def test_code_is_looked_for_while_other_threads_make_some() -> None:
+    class Code:
+        """Something that may be referred to weakly."""
+
+    none: Any = None
+    family = Family(none, (), none, 1, (), [], {}, weakref.WeakKeyDictionary(), {}, [], [])
+    cuts: Any = family.cuts
+    ended = threading.Event()
+
+    def make() -> None:
+        held = [Code() for _ in range(50)]
+        for k in range(20_000):
+            held[k % 50] = Code()
+            cuts[held[k % 50]] = none, ("axes", "tile")
+        ended.set()
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    try:
+        while not ended.is_set():
+            family.near.clear()
+            assert family._like("other axes", "tile", none) == []
+    finally:
+        thread.join()

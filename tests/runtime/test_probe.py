@@ -9,7 +9,8 @@ from tileweave.cli.main import main
 from tileweave.errors import PlanError
 from tileweave.planner import machines
 from tileweave.planner.machines import to_toml
-from tileweave.runtime.probe import DTYPES, probe
+from tileweave.runtime import direct
+from tileweave.runtime.probe import DTYPES, _task_seconds, probe
 
 
 def test_a_host_is_measured_and_the_description_reads_back(tmp_path, capsys):
@@ -40,6 +41,13 @@ def test_each_node_of_a_running_cluster_is_measured():
     assert machines(found) == found
 
 
+def test_the_time_of_a_task_is_that_of_tasks_that_run_one_by_one(monkeypatch):
+    found, executable = [], direct.executable
+    monkeypatch.setattr(direct, "executable", lambda *given: found.append(executable(*given)))
+    assert 1e-6 < _task_seconds(None, 0.01) < 1e-2
+    assert found and set(found) == {None}
+
+
 def test_what_cannot_be_measured_is_refused(tmp_path):
     with pytest.raises(PlanError, match="is no time"):
         probe(seconds=0)
@@ -58,7 +66,9 @@ def test_descriptions_read_back_whatever_they_say(tmp_path):
         used = replace(
             made,
             machines=(one, *made.machines[1:]),
-            link_seconds=float(rng.uniform(1e-9, 1)),
+            link_seconds=float(rng.uniform(1e-9, 1)) if case % 4 else 0.0,
+            open_seconds=float(case % 2),
+            cached_bytes_per_second=None if case % 3 else float(rng.uniform(1, 1e12)),
             storage=("shared", "private")[case % 2],
         )
         path = tmp_path / "m.toml"

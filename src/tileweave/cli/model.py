@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import zlib
 from collections.abc import Collection
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -111,12 +113,15 @@ def _read(word: str) -> np.ndarray[Any, Any]:
     where, legal = "tileweave run MODEL", "FILE.npy or FILE.npz#member"
     try:
         held = np.load(path, mmap_mode="r", allow_pickle=False)
-        names = held.files if isinstance(held, np.lib.npyio.NpzFile) else []
+        several = isinstance(held, np.lib.npyio.NpzFile)
+        names = held.files if several else []
         array = held[key or names[0]] if key in names or (not key and len(names) == 1) else held
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
         reason = "it is no NumPy file" if isinstance(error, ValueError) else str(error)
         raise StorageError(where, f"{word!r} cannot be read as an array: {reason}", legal=legal) from error
-    if array is held and (names or key):
+    if array is held and (several or key):
         problem = f"{path!r} has no array {key!r}" if key else f"{path!r} holds {len(names)} arrays"
-        raise StorageError(where, problem, legal=" | ".join(f"{path}#{name}" for name in names) or path)
+        raise StorageError(
+            where, problem, legal=" | ".join(f"{path}#{name}" for name in names) or (legal if several else path)
+        )
     return np.asarray(array)

@@ -308,7 +308,7 @@ def joined(step: Step, count: int, late: Sequence[str]) -> Step:
     dtype = node.output_types["out"].dtype
     steps: list[tuple[str, tuple[int, ...], str]]
     steps = [(name, (-k if k else 0, k + 1), dtype.name) for k in range(count - 1)]
-    steps += [("add", (-len(steps), count + k), dtype.name) for k in range(len(late))]
+    steps += [("add", (-len(steps) - k, count + k), dtype.name) for k in range(len(late))]
     steps += [(one, (-len(steps) - k,), dtype.name) for k, one in enumerate(behind.then if behind else ())]
     given = [*(Tensor(node, "out") for _ in range(count)), *(node.input(one) for one in late)]
     made = cast("Operation", fused(given, steps).producer)

@@ -346,7 +346,7 @@ CORE_BYTES_PER_SECOND, MOST_BYTES_PER_SECOND = 30e9, 200e9
 """What one core reads and writes, and the most that all of a machine do: between the rates of memory and of the caches,
 in which most arrays of a program are. `bench/planner.py defaults` holds what follows against measured seconds."""
 HOST_TASK_SECONDS = 5e-6
-"""Of a task in a process; where files are read or somebody listens, it is up to ten times as long."""
+"""Of a task in a process; where files are read, it is up to ten times as long."""
 HOST_FILES: dict[str, Any] = {"cached_bytes_per_second": 10e9, "open_seconds": 200e-6, "store_seconds": 5e-3}
 """Of a solid-state disk and a file system of today, within a factor of 3."""
 
@@ -363,6 +363,11 @@ def _positive(where: str, name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
         raise PlanError(where, f"{name} is {value!r}", legal="a positive number")
     return value
+
+
+def _duration(where: str, name: str, value: Any) -> Any:
+    """A number of seconds, 0 too: what takes no time worth counting."""
+    return value if type(value) in (int, float) and value == 0 else _positive(where, name, value)
 
 
 def _device(where: str, gpu: object) -> str:
@@ -408,7 +413,9 @@ def _from_toml(path: Path) -> Machines:
         _known(f"{where} [{table}]", rates, set(names))
         if table == "storage" and "kind" in rates:
             shared["storage"] = rates.pop("kind")
-        shared |= {names[key]: _positive(f"{where} [{table}]", key, value) for key, value in rates.items()}
+        for key, value in rates.items():
+            check = _duration if key.endswith("seconds") else _positive
+            shared[names[key]] = check(f"{where} [{table}]", key, value)
     levels = [_level(f"{where} [[level]] {k}", row) for k, row in enumerate(_rows(where, document, "level"))]
     rows = _rows(where, document, "machine")
     if levels:
@@ -456,7 +463,7 @@ def to_toml(used: Machines) -> str:
     lines = []
     for table, names in _TABLES.items():
         values = {key: getattr(used, name) for key, name in names.items()}
-        lines += [f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in values.items() if value), ""]
+        lines += [f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in values.items() if value is not None), ""]
     for one in used.machines:
         rows: dict[str, Any] = {
             "name": one.name,

@@ -363,7 +363,7 @@ def _recent(graph: Graph, where: MachinesLike, listed: bool) -> Plan:
     if size <= RECENT_BYTES:
         _RECENT[key] = found, size
     while len(_RECENT) > RECENT_PLANS or sum(size for _, size in list(_RECENT.values())) > RECENT_BYTES:
-        _RECENT.pop(next(iter(_RECENT)), None)
+        _RECENT.pop(next(iter(tuple(_RECENT)), None), None)  # other threads may change it meanwhile
     return found
 
 

@@ -87,7 +87,7 @@ def executable(
     idle = kept.get(key)
     if idle is None:
         while len(kept) >= KEEP_PER_PLAN:
-            kept.pop(next(iter(kept)), None)
+            kept.pop(next(iter(tuple(kept)), None), None)  # other threads may change it meanwhile
         idle = kept[key] = []
     try:
         found = idle.pop()  # two runs at once never share one

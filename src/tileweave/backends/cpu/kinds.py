@@ -150,7 +150,9 @@ class Family:
         """Code for products of some axes that were cut with other tiles, the tiles most like one's own first."""
         found = self.near.get((axes, tile))
         if found is None:
-            cuts = [(weakref.ref(one), cut) for one, (cut, (other, _)) in self.cuts.items() if other == axes]
+            alive = [(one, variant) for one in self.cuts.keyrefs() if (variant := one()) is not None]  # others may add
+            known = [(one, self.cuts.get(variant)) for one, variant in alive]
+            cuts = [(one, about[0]) for one, about in known if about is not None and about[1][0] == axes]
             found = self.near[axes, tile] = sorted(cuts, key=lambda one: _unlike(c, one[1]))
         return found
 

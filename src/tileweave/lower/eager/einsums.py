@@ -231,7 +231,7 @@ def _keep_call(key: Any, fast: Call, quick: Quick | None) -> None:
 
 def _bound(kept: dict[Any, Any]) -> None:
     while len(kept) > KEEP_CONTRACTIONS:
-        kept.pop(next(iter(kept)), None)
+        kept.pop(next(iter(tuple(kept)), None), None)  # other threads may change it meanwhile
 
 
 _KINDS: dict[Any, KnownKind] = {}
