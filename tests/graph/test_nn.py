@@ -375,6 +375,13 @@ def test_transposed_convolutions_of_any_steps() -> None:
         np.testing.assert_allclose(np.asarray(tw.run(made)), wanted, rtol=1e-9, atol=1e-9)
 
 
+def test_transposed_convolutions_take_two_types() -> None:
+    x, w = np.arange(3, dtype="int32").reshape(1, 1, 3), np.ones((1, 1, 1), "float32")
+    made = tw.run(tg.conv_transpose(x, w, stride=2))
+    assert made.dtype == np.result_type(x, w)
+    np.testing.assert_array_equal(made, [[[0, 0, 1, 0, 2]]])
+
+
 def test_they_are_names_of_tileweave() -> None:
     for name in ("silu", "group_norm", "conv_transpose", "resize", "cross_entropy", "rotary", "lstm", "quantize"):
         assert getattr(tw, name) is getattr(tg, name) and getattr(tw.nn, name) is getattr(tg, name)

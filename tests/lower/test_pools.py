@@ -59,3 +59,14 @@ def test_the_gradient_of_the_gradient() -> None:
     places, weights = (np.lib.stride_tricks.sliding_window_view(a, (2, 3), (2, 3))[:, :, ::2] for a in (image, w))
     expected = np.where(places == places.max((-2, -1), keepdims=True), weights, 0).sum((-2, -1))
     np.testing.assert_allclose(tw.run(found), expected)
+
+
+def test_the_gradient_of_the_gradient_counts_all_of_a_window() -> None:
+    """Also what narrow floats do not count; a window of NaN, which shares nothing, has none."""
+    x = tw.source(np.array([[[0.0] * 300, [np.nan] * 300]], "float16"))
+    pooled, w = tw.source(np.ones((1, 2, 1), "float16")), np.full((1, 2, 300), 16, "float16")
+    tied = g.cast(x, "bfloat16")
+    for image, dtype in ((x, "float16"), (tied, "bfloat16")):
+        slope = tw.grad(tw.sum(g.max_pool(image, 300) * g.cast(pooled, dtype)), [image])[0]
+        (found,) = tw.grad(tw.sum(slope * g.cast(w, dtype)), [pooled])
+        np.testing.assert_array_equal(tw.run(found), [[[16], [0]]])

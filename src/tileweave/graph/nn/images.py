@@ -102,10 +102,10 @@ def _in_phases(x: Tensor, filters: Tensor, steps: Sequence[int], groups: int) ->
         each = reshape(permute(cut, (0, *inner, 1, *outer)), (filters.shape[0] * prod(steps), filters.shape[1], *reach))
         found = phase(each)
     else:
-        made = []
+        made = list[Tensor]()
         for at in np.ndindex(*steps):
             part = filters[(..., *(slice(k, None, step) for k, step in zip(at, steps, strict=True)))]
-            one = phase(part) if part.size else full((x.shape[0], filters.shape[0], *places), 0, x.dtype)
+            one = phase(part) if part.size else full((x.shape[0], filters.shape[0], *places), 0, made[0].dtype)
             ends = [(0, n - got) for n, got in zip(places, one.shape[2:], strict=True)]
             made.append(unsqueeze(pad(one, [(0, 0), (0, 0), *ends]), 2))
         found = concat(made, 2)

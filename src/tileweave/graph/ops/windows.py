@@ -25,7 +25,7 @@ from tileweave.graph.ir.select import concat, flip, full, permute, slice_, squee
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.along import partly_whole, reshape
-from tileweave.graph.ops.elementwise import add, cast, common_type, divide, equal
+from tileweave.graph.ops.elementwise import add, cast, common_type, divide, equal, maximum
 from tileweave.graph.ops.elementwise import where as where_
 from tileweave.graph.ops.operators import Array, Arrays, Operator, made, register
 from tileweave.graph.ops.reductions import widened
@@ -505,13 +505,15 @@ def _max_pool_gradient_back(operation: Operation, out: Tensor, d_out: Tensor) ->
     """Of dy alone: which elements are the greatest does not change."""
     x, y = operation.input("x"), operation.input("y")
     window, stride, dilation = (operation.parameter(name) for name in ("window", "stride", "dilation"))
+    wide = cast(d_out, wide_type(d_out.dtype))  # narrow floats do not count far
     hits, terms = list[Tensor](), list[Tensor]()
     for place in Box.of(window):
         start = (0, 0, *(d * p for d, p in zip(dilation, place, strict=True)))
         at, steps = Box(start, y.shape), (1, 1, *stride)
         hits.append(equal(slice_(x, at, steps), y))
-        terms.append(where_(hits[-1], slice_(d_out, at, steps), 0.0))
-    return {"dy": divide(reduce(add, terms), reduce(add, [cast(hit, d_out.dtype) for hit in hits]))} if hits else {}
+        terms.append(where_(hits[-1], slice_(wide, at, steps), 0.0))
+    shared = maximum(reduce(add, [cast(hit, wide.dtype) for hit in hits]), 1)  # 0 where a window has NaN
+    return {"dy": cast(divide(reduce(add, terms), shared), d_out.dtype)}
 
 
 _POOL = Form(("x",), dict.fromkeys(("window", "stride", "dilation"), sizes_form), fits=_window_fits)
