@@ -216,6 +216,7 @@ def test_erf_is_exact_to_three_units_of_the_last_place():
         (lambda: tw.eye(3, 5, 1), lambda: np.eye(3, 5, 1)),
         (lambda: tw.eye(4), lambda: np.eye(4)),
         (lambda: tw.tril(X, 1), lambda: np.tril(X, 1)),
+        (lambda: tw.tril(X, np.int8(-128)), lambda: np.tril(X, -128)),
         (lambda: tw.triu(X.astype(int), -1), lambda: np.triu(X.astype(int), -1)),
         (lambda: tw.one_hot([2, 0, 7], 3, dtype="int8"), lambda: np.array([[0, 0, 1], [1, 0, 0], [0, 0, 0]], "int8")),
         (lambda: tw.one_hot([[2, 0]], 3, 0), lambda: np.moveaxis(np.eye(3)[[[2, 0]]], -1, 0)),

@@ -116,7 +116,7 @@ def eye(rows: int, columns: int | None = None, offset: int = 0, dtype: Any = np.
 
 def _places(rows: int, columns: int, offset: int) -> tuple[Tensor, Tensor]:
     """(column, the column of the diagonal in this row), to be compared: in 32 bits, of which a vector holds more."""
-    kind = np.int32 if rows + columns + abs(offset) < 1 << 31 else np.int64
+    kind = np.int32 if rows + columns + abs(float(offset)) < 1 << 31 else np.int64
     return arange(columns, dtype=kind), unsqueeze(add(arange(rows, dtype=kind), offset), 1)
 
 
