@@ -113,6 +113,17 @@ def test_a_run_is_followed_while_it_goes_on() -> None:
     assert came[0] < came[-1] / 4
 
 
+def test_long_tasks_are_told_before_the_next_is_done() -> None:
+    x = tw.source(np.ones((8, 1 << 20), np.float32))
+    for _ in range(8):
+        x = tw.exp(x * 0.01)
+    plan = rows_plan(x, machines(1, memory="1GiB"), 8)
+    followed(plan, threads=1)
+    begun, came = time.perf_counter(), list[float]()
+    run_plan(plan, threads=1, listeners=[lambda event: came.append(time.perf_counter() - begun)])
+    assert came[1] < came[-1] / 2  # the first task
+
+
 def test_steps_of_a_sweep_are_told_in_order() -> None:
     x = tw.source(np.random.default_rng(3).random((2048, 1024), np.float32))
     y = x

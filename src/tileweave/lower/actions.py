@@ -260,7 +260,7 @@ that at which it ended."""
 BATCH_SECONDS = 0.01
 """So long calls run before somebody hears of them, or as long as one task takes: a person sees no shorter time."""
 FIRST_BATCH = 8
-"""Of so many calls nobody knows yet how long they take."""
+"""At most so many calls follow what is no call before the clock says how long they take; the first of a run is alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -319,9 +319,10 @@ class Followed:
             WorkFailed: a task raised.
         """
         told = done = base = 0
+        batch = 1  # a listener may stop a run, so it does not wait for eight calls of a minute each
         began, spent = perf_counter(), list[float]()
         for part in self._parts:
-            low, count, batch = 0, len(part.tasks), FIRST_BATCH
+            low, count, batch = 0, len(part.tasks), min(batch, FIRST_BATCH)
             while low < max(count, 1):
                 high = count
                 if count - low > batch:

@@ -134,8 +134,9 @@ def run_plan(
     if tell is not None:
         try:
             tell(Done(time.perf_counter() - start, peaks, len(retries)))
-        except _ListenerRaised as raised:
-            raise explained(raised, plan, prepared) from None
+        except _ListenerRaised as error:
+            raised = explained(error, plan, prepared)
+            raise raised from raised.__cause__
     return direct.into(given, _results(plan, dict(zip(prepared.sinks, destinations, strict=True))))
 
 
