@@ -260,7 +260,7 @@ that at which it ended."""
 BATCH_SECONDS = 0.01
 """So long calls run before somebody hears of them, or as long as one task takes: a person sees no shorter time."""
 FIRST_BATCH = 8
-"""At most so many calls follow what is no call before the clock says how long they take; the first of a run is alone."""
+"""At most so many calls of a row run before the clock says how long they take; the first of a run is alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

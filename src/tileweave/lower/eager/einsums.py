@@ -235,6 +235,8 @@ def _bound(kept: dict[Any, Any]) -> None:
 
 
 _KINDS: dict[Any, KnownKind] = {}
+_MET: dict[Any, KernelStep] = {}
+"""Steps for sizes that have come once and may come again, by their kind and what the arrays look like."""
 
 
 def _further(equation: str, threads: int | None, a: Any, b: Any, out: Any) -> Array | None:
@@ -246,15 +248,15 @@ def _further(equation: str, threads: int | None, a: Any, b: Any, out: Any) -> Ar
         return None
     if not (a.flags.aligned and b.flags.aligned and (out is None or out.flags.aligned)):
         return None
-    lie: Any = (a.shape, a.strides, b.shape, b.strides)
-    given = lie if out is None else (lie, *_about(out))
-    step = kind.met.get(given)
+    given: Any = (kind, a.shape, a.strides, b.shape, b.strides)
+    given = given if out is None else (given, *_about(out))
+    step = _MET.get(given)
     if step is None:
         step = kind.step(a, b, out)
         if step is None:
             return None
-        kind.met[given] = step
-        _bound(kind.met)
+        _MET[given] = step
+        _bound(_MET)
         return run_once(step, a, b, out)
     own = step.kernel.own() if isinstance(step.kernel, Resizable) else None
     if own is None:
@@ -263,7 +265,7 @@ def _further(equation: str, threads: int | None, a: Any, b: Any, out: Any) -> Ar
     steps = (KernelStep(own, step.inputs, step.new),)
     quick = quick_of(steps, [_about(a), _about(b), _about(made)])
     fast = (into_new if out is None else into)(steps, quick)
-    kind.met.pop(given, None)
+    _MET.pop(given, None)
     _keep_call(_key(equation, threads, (a, b), out), fast, quick)
     return fast(a, b) if out is None else fast(a, b, out)
 

@@ -8,7 +8,7 @@ run on the kind's code with a table made for the call; a kernel of their own is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,6 @@ class KnownKind:
         dtype: of the result.
         inputs: which operand each term of the kernel's program is.
         sizes: the sizes of two operands, by `sizes_of`.
-        met: steps for sizes that have come and may come again, by what the arrays look like.
     """
 
     kernel: Resizable
@@ -41,7 +40,6 @@ class KnownKind:
     dtype: np.dtype[Any]
     inputs: tuple[int, ...]
     sizes: Callable[[Lie, Lie, Lie, Lie, Lie | None], Sized | None]
-    met: dict[Any, KernelStep] = field(default_factory=dict)
 
     def step(self, a: Array, b: Array, out: Array | None) -> KernelStep | None:
         """The kind's code on arrays of these sizes; None where it does not serve them."""
