@@ -17,7 +17,7 @@ from tileweave import lower
 from tileweave.errors import RunError
 from tileweave.lower import batches
 from tileweave.planner import machines
-from tileweave.runtime import Done, Failed, Progress, Started, run_plan
+from tileweave.runtime import Done, Failed, Progress, Started, direct, run_plan
 from tileweave.runtime.prepare import prepare
 
 SEED = 20261128
@@ -150,6 +150,17 @@ def test_what_a_listener_raises_stops_the_executable(at: int) -> None:
     (got,), events = followed(plan)
     np.testing.assert_allclose(got, np.exp(np.ones((64, 4096))), rtol=1e-6)
     check_events(plan, events, "")
+
+
+def test_nobody_hears_of_the_failure_of_a_run_that_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise MemoryError("no room for the arena")
+
+    monkeypatch.setattr(direct, "executable", fails)
+    events: list[Any] = []
+    with pytest.raises(MemoryError, match="no room"):
+        run_plan(rows(4, lambda x: tw.exp(x)), listeners=[events.append])
+    assert events == []
 
 
 def test_a_failing_step_between_kernels_is_named(tmp_path: Any) -> None:

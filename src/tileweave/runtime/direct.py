@@ -359,19 +359,20 @@ class Following:
 
     def __init__(self, plan: Plan, prepared: Prepared, tell: Callable[[Event], None], begin: float) -> None:
         self._plan, self._prepared, self._tell, self._begin, self._done = plan, prepared, tell, begin, 0
-        self.ended = False
-        """Whether everything is done, but for telling so."""
+        self.open = False
+        """Whether a run has begun for its listeners and may yet fail."""
 
     def run(self, found: Found, out: Sequence[Array | None]) -> list[Any] | None:
         """As `run`, with all events of a run; `rest` tells what is left where it has no results."""
         about = self._prepared.labels, len(self._prepared.tasks), len(self._plan.machines)
+        self.open = True
         self._tell(Started("local", *about))
         results = run(found, out, self._note)
         if results is not None:
             kinds = kinds_of(self._prepared.tasks)
             memory = task_memory(self._prepared.steps, kinds, found.executable.gathered_bytes)
             peaks = tuple(memory.peaks(len(self._plan.machines)).tolist())
-            self.ended = True
+            self.open = False
             self._tell(Done(time.perf_counter() - self._begin, peaks, 0))
         return results
 

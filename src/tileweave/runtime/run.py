@@ -104,7 +104,7 @@ def run_plan(
                 tell = following.rest if following is not None else None
         except BaseException as error:
             raised = explained(error, plan, prepared)
-            if not isinstance(error, RunError) and not (following and following.ended):  # else nothing has begun
+            if following is not None and following.open:
                 _tell_failure(tell, raised)
             if raised is error:
                 raise
