@@ -4,9 +4,12 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+import pytest
 
 import tileweave as tw
 from tileweave import graph as g
+from tileweave.errors import GraphError
+from tileweave.graph.ops.windows import max_pool_gradient
 
 SEED = 20261127
 Array = np.ndarray[Any, Any]
@@ -70,3 +73,13 @@ def test_the_gradient_of_the_gradient_counts_all_of_a_window() -> None:
         slope = tw.grad(tw.sum(g.max_pool(image, 300) * g.cast(pooled, dtype)), [image])[0]
         (found,) = tw.grad(tw.sum(slope * g.cast(w, dtype)), [pooled])
         np.testing.assert_array_equal(tw.run(found), [[[16], [0]]])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x, y = tw.source(np.zeros((1, 1, 4, 4))), tw.source(np.zeros((1, 1, 2, 2)))
+    fitting: dict[str, Any] = {"window": (2, 2), "stride": (2, 2), "dilation": (1, 1)}
+    for other in ({"window": (2,)}, {"stride": (0, 2)}, {"dilation": (1,)}, {"window": (5, 5)}):
+        with pytest.raises(GraphError, match=r"fit|have shapes"):
+            max_pool_gradient(x, y, y, **{**fitting, **other})
+    with pytest.raises(GraphError, match="no shares"):
+        max_pool_gradient(x, y, g.cast(y, "int32"), **fitting)

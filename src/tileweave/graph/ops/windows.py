@@ -467,18 +467,20 @@ def max_pool_gradient(
         dilation: elements between the points of a window.
 
     Raises:
-        GraphError: y or dy does not have the shape that pooling gives.
+        GraphError: the parameters do not fit x, y or dy does not have the shape that pooling gives, or dy has integers.
     """
     given = [("x", x), ("y", y), ("dy", dy)]
     inputs = [(own, one, partly_whole((0, 1, *(None,) * len(one.shape[2:])), one.shape, 2)) for own, one in given]
-    named = {"window": tuple(window), "stride": tuple(stride), "dilation": tuple(dilation)}
+    where, rank = "max_pool_gradient(x, y, dy)", len(x.shape) - 2
+    sizes = {"window": window, "stride": stride, "dilation": dilation}
+    named = {name: sizes_of(where, name, value, rank) for name, value in sizes.items()}
     costs = (("flops", 3.0 * prod(y.shape[2:]) * prod(window)),)
     makes = TensorType(x.shape, dy.dtype), inputs[0][2]
     options: Any = {"dims": ("batch", "channel"), "costs": costs}
     out = made("max_pool_gradient", x.shape[:2], inputs, makes, *named.items(), **options)
     operation: Any = out.producer
     if problems := list(_pooled_fits(operation)):
-        raise GraphError("max_pool_gradient(x, y, dy)", problems[0], inputs={own: one.type for own, one in given})
+        raise GraphError(where, problems[0], inputs={own: one.type for own, one in given})
     return out
 
 
@@ -531,6 +533,8 @@ def _pooled_fits(node: Operation) -> Iterator[str]:
     expected = (*x.shape[:2], *((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in axes))
     if y.shape != expected or dy.shape != expected:
         yield f"y and dy have shapes {y.shape} and {dy.shape}, not {expected}"
+    if not is_floating(dy.dtype):
+        yield f"dy is of {dy.dtype}, which has no shares"
 
 
 _POOLED = Form(("x", "y", "dy"), dict.fromkeys(("window", "stride", "dilation"), sizes_form), fits=_pooled_fits)

@@ -43,7 +43,8 @@ _WIDEST = 8
 
 
 def poolable(how: Mapping[str, Any], x: Array, y: Array, dy: Array, out: Array) -> bool:
-    """Whether there is code for ``max_pool_gradient``: FP32 or FP64, 1-D to 3-D, rows dense and undilated."""
+    """Whether there is code for ``max_pool_gradient``: FP32 or FP64, 1-D to 3-D, rows dense and undilated, windows
+    of at most `_WIDEST` elements along them."""
     arrays = x, y, dy, out
     if any(one.dtype != x.dtype or not one.flags.aligned or not one.size for one in arrays):
         return False

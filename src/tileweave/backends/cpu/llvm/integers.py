@@ -58,7 +58,7 @@ class Integers:
     def _quotient(self, x: str, y: str, wide: Element) -> str:
         """``floor(x / y)`` of whole numbers, 0 where y is.
 
-        (x + 1/2) / y lies above that whole number and below the next one by more than it is rounded by.
+        x / y + 1 / (2 |y|) lies above that whole number and below the next one by more than it is rounded by.
         """
         full, nothing = vector(wide.memory, self.lanes), zero(wide, self.lanes)
         none = self.f.value(f"fcmp oeq {full} {y}, {nothing}")
