@@ -249,7 +249,7 @@ def test_code_of_its_own_is_made_for_sizes_that_ask_for_it() -> None:
 def test_products_that_begin_with_a_row_share_code(equation: str, dtype: str) -> None:
     rng, served = random.Random(equation + dtype), 0
     kept = []
-    for _ in range(12):
+    for _ in range(30):  # with wide vectors there are more tiles, each of which needs its own code once
         extents = {letter: rng.randrange(2, 6) if letter in "ab" else rng.randrange(70, 200) for letter in "abijk"}
         shapes = [tuple(extents[x] for x in term) for term in equation.replace("->", ",").split(",")]
         a, b, out = (operand(shape, dtype) for shape in shapes)
@@ -273,4 +273,4 @@ def test_products_that_begin_with_a_row_share_code(equation: str, dtype: str) ->
         want = np.einsum(equation, x, w) + arrays[3]
         want = np.maximum(want, 0) if clips else want
         np.testing.assert_allclose(arrays[2].reshape(shapes[2]), want, rtol=1e-3, atol=1e-3)
-    assert served >= 3
+    assert served >= 5
