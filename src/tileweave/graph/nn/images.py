@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tileweave.errors import GraphError
-from tileweave.graph.ir.assemble import pad, spread, swapaxes
+from tileweave.graph.ir.assemble import pad, swapaxes
 from tileweave.graph.ir.nodes import Tensor
 from tileweave.graph.ir.select import broadcast_to, concat, flip, full, permute, slice_, unsqueeze
 from tileweave.graph.ir.sugar import public
@@ -22,7 +22,7 @@ from tileweave.graph.ops.contract import einsum
 from tileweave.graph.ops.elementwise import add, cast, multiply
 from tileweave.graph.ops.indexing import take
 from tileweave.graph.ops.reductions import widened
-from tileweave.graph.ops.windows import Padding, Sizes, conv, pairs_of, sizes_of
+from tileweave.graph.ops.windows import Padding, Sizes, apart, conv, pairs_of, sizes_of
 
 Array = np.ndarray[Any, Any]
 
@@ -70,16 +70,21 @@ def conv_transpose(
     size = w.shape[0] // groups
     parts = [slice_(w, w.type.box.with_range(0, k * size, (k + 1) * size)) for k in range(groups)]
     filters = concat([swapaxes(part, 0, 1) for part in parts], 0)
-    if set(gaps) == {1} and set(steps) != {1} and x.size and w.size:
+    whole = all(n % step == 0 for n, step in zip(w.shape[2:], steps, strict=True))
+    if set(gaps) == {1} and set(steps) != {1} and (whole or prod(steps) <= MOST_PHASES) and x.size and w.size:
         out = _in_phases(x, filters, steps, groups)
         for k in range(rank):
             out = _margins(out, k + 2, -cut[k][0], extra[k] - cut[k][1])
         return out if b is None else add(out, unsqueeze(as_tensor(b), tuple(range(1, rank + 1))))
+    x = apart(x, steps)
     for k in range(rank):
-        x = _stretched(x, k + 2, steps[k])
         reach = gaps[k] * (w.shape[k + 2] - 1)
         x = _margins(x, k + 2, reach - cut[k][0], reach - cut[k][1] + extra[k])
     return conv(x, flip(filters, tuple(range(2, rank + 2))), b, dilation=gaps, groups=groups)
+
+
+MOST_PHASES = 16
+"""Convolutions that stand for a transposed one: each costs its planning, and the result is put together of them."""
 
 
 def _in_phases(x: Tensor, filters: Tensor, steps: Sequence[int], groups: int) -> Tensor:
@@ -126,18 +131,6 @@ def _side_by_side(x: Tensor, w: Tensor, b: Any) -> Tensor:
     blocks = einsum(f"nc{spatial},cf{spatial.upper()}->nf{pairs}", x, w)
     out = reshape(blocks, (x.shape[0], w.shape[1], *(n * k for n, k in zip(x.shape[2:], w.shape[2:], strict=True))))
     return out if b is None else add(out, unsqueeze(as_tensor(b), tuple(range(1, len(spatial) + 1))))
-
-
-def _stretched(x: Tensor, dim: int, step: int) -> Tensor:
-    """Zeros between neighbours: each element beside its zeros in a new dimension, laid side by side by one copy."""
-    extent = x.shape[dim]
-    if step == 1 or not x.size:
-        return spread(x, dim, step, 0, max((extent - 1) * step + 1, 0))
-    zeros = full((*x.shape[: dim + 1], step - 1, *x.shape[dim + 1 :]), 0, x.dtype)
-    wide = reshape(
-        concat([unsqueeze(x, dim + 1), zeros], dim + 1), (*x.shape[:dim], extent * step, *x.shape[dim + 1 :])
-    )
-    return slice_(wide, wide.type.box.with_range(dim, 0, (extent - 1) * step + 1))
 
 
 def _margins(x: Tensor, dim: int, before: int, after: int) -> Tensor:

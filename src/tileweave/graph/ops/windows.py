@@ -295,13 +295,15 @@ def _conv_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     return {"out": np.asarray(out.reshape((out.shape[0], groups * filters, *out.shape[3:])), x.dtype)}
 
 
-def _apart(x: Tensor, stride: Sequence[int]) -> Tensor:
+def apart(x: Tensor, stride: Sequence[int]) -> Tensor:
     """x with zeros between its elements along spatial dimensions: a cell of ``stride`` elements begins with each."""
     counts, rank = x.shape[2:], len(stride)
     cells = unsqueeze(x, [3 + 2 * k for k in range(rank)])
     cells = pad(cells, [(0, 0), (0, 0), *(margin for s in stride for margin in ((0, 0), (0, s - 1)))])
     whole = reshape(cells, (*x.shape[:2], *(n * s for n, s in zip(counts, stride, strict=True))))
-    return slice_(whole, Box.of((*x.shape[:2], *((n - 1) * s + 1 for n, s in zip(counts, stride, strict=True)))))
+    return slice_(
+        whole, Box.of((*x.shape[:2], *(max((n - 1) * s + 1, 0) for n, s in zip(counts, stride, strict=True))))
+    )
 
 
 def _conv_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Callable[[], Tensor]]:
@@ -317,7 +319,7 @@ def _conv_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Cal
         return slice_(t, t.type.box.with_range(dim, k * size, (k + 1) * size))
 
     def to_x() -> Tensor:
-        wide = _apart(dy, stride)
+        wide = apart(dy, stride)
         margin = [(d * (n - 1), d * (n - 1)) for n, d in zip(w.shape[2:], dilation, strict=True)]
         wide = pad(wide, [(0, 0), (0, 0), *margin])
         turned = concat([swapped(group(w, k, filters, 0)) for k in range(groups)], 0)
