@@ -359,6 +359,7 @@ class Following:
 
     def __init__(self, plan: Plan, prepared: Prepared, tell: Callable[[Event], None], begin: float) -> None:
         self._plan, self._prepared, self._tell, self._begin, self._done = plan, prepared, tell, begin, 0
+        self._told: set[tuple[int, int]] | None = None  # (step, shard) of tasks that need not be told again
         self.open = False
         """Whether a run has begun for its listeners and may yet fail."""
 
@@ -390,6 +391,15 @@ class Following:
             self._tell(Progress(step, shard, machine, self._done, count, start, end, 0, taken, moved))
 
     def rest(self, event: Event) -> None:
-        """Tells what the same run has to say that goes on task by task."""
-        if not isinstance(event, Started) and not (isinstance(event, Progress) and event.done <= self._done):
-            self._tell(event)
+        """Tells what the same run has to say that goes on task by task, in whatever order."""
+        if isinstance(event, Started):
+            return
+        if isinstance(event, Progress):
+            if self._told is None:
+                steps, shards, *_ = _about(self._prepared)
+                self._told = set(zip(steps[: self._done], shards[: self._done], strict=True))
+            if (event.step, event.shard) in self._told:
+                return
+            self._done += 1
+            event = replace(event, done=self._done)
+        self._tell(event)

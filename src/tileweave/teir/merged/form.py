@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tileweave.errors import Undecided
 from tileweave.layout.core.search import first_collision
@@ -36,6 +37,11 @@ class Mode:
 
     extent: int
     strides: tuple[int, ...]
+
+
+def points(modes: Sequence[Mode]) -> int:
+    """How many index points some modes have together."""
+    return modes[0].extent if len(modes) == 1 else prod([mode.extent for mode in modes])
 
 
 @dataclass(frozen=True, slots=True)

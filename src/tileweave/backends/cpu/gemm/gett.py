@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom, lies_in_panels
 from tileweave.backends.cpu.gemm.dots import cut_dots
-from tileweave.backends.cpu.gemm.panels import Contracted, Panels, points
+from tileweave.backends.cpu.gemm.panels import Contracted, Panels
 from tileweave.backends.cpu.gemm.tile import BLOCK_BYTES, PLACES, InPlace, choose_tile, halves, read_in_place, spreads
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.vectors import short_row
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished
 from tileweave.backends.cpu.target.target import Target
 from tileweave.layout.core.symbolic import divisors
-from tileweave.teir.merged.form import MergedOp, Mode, fuse, injective
+from tileweave.teir.merged.form import MergedOp, Mode, fuse, injective, points
 
 
 def block_product(

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from operator import index
 
 from tileweave.backends.cpu.llvm import vectors
@@ -25,7 +24,7 @@ from tileweave.backends.cpu.llvm.elements import Element, convert, splat, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import digits_of, next_digits
 from tileweave.backends.cpu.target.target import Target
-from tileweave.teir.merged.form import Mode
+from tileweave.teir.merged.form import Mode, points
 
 SEGMENT_BYTES = 24
 """A run of a vector in a table: where its first lane would lie in the operand and in the output, and its mask."""
@@ -35,11 +34,6 @@ _MOST_SEGMENTS = 4
 """Runs that make up a vector, at most: each is a load of its own, under a mask; beyond, elements are met one by one."""
 _PRODUCTS_AHEAD, _BYTES_AHEAD = 2, 768
 """How far ahead of its use a line is asked for: in products, or along a row."""
-
-
-def points(dims: Sequence[Mode]) -> int:
-    """The points of some axes."""
-    return dims[0].extent if len(dims) == 1 else prod([dim.extent for dim in dims])
 
 
 @dataclass(frozen=True, slots=True)
