@@ -102,7 +102,15 @@ def _outputs(
             inputs={"x (padded)": x.type},
             legal="windows no larger than the padded input",
         )
-    return tuple((n - span) // s + 1 for n, span, s in zip(extents, spans, stride, strict=True))
+    return _counts(extents, kernel, stride, dilation)
+
+
+def _counts(
+    extents: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> tuple[int, ...]:
+    """How many windows there are along each dimension."""
+    axes = zip(extents, kernel, stride, dilation, strict=True)
+    return tuple((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in axes)
 
 
 def _used(
@@ -118,8 +126,7 @@ def _windows(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: S
     """A view [.., windows.., kernel..] of the last dimensions of an array."""
     rank = len(kernel)
     lead, extents, strides = x.shape[:-rank], x.shape[-rank:], x.strides[-rank:]
-    axes = zip(extents, kernel, stride, dilation, strict=True)
-    out = tuple((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in axes)
+    out = _counts(extents, kernel, stride, dilation)
     steps = tuple(s * step for s, step in zip(stride, strides, strict=True))
     inner = tuple(d * step for d, step in zip(dilation, strides, strict=True))
     return strided_view(x, (*lead, *out, *kernel), (*x.strides[:-rank], *steps, *inner))
@@ -531,8 +538,7 @@ def _pooled_fits(node: Operation) -> Iterator[str]:
     if len(window) != len(x.shape) - 2 or 0 in window:
         yield f"a window of shape {window} does not fit an input of shape {x.shape}"
         return
-    axes = zip(x.shape[2:], window, stride, dilation, strict=True)
-    expected = (*x.shape[:2], *((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in axes))
+    expected = (*x.shape[:2], *_counts(x.shape[2:], window, stride, dilation))
     if y.shape != expected or dy.shape != expected:
         yield f"y and dy have shapes {y.shape} and {dy.shape}, not {expected}"
     if not is_floating(dy.dtype):

@@ -13,6 +13,14 @@ from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import host
 from tileweave.backends.host import OBJECT_DATA
 
+_CALL = """\
+  %call = getelementptr { ptr, ptr }, ptr %calls, i64 %k
+  %function = load ptr, ptr %call
+  %env.at = getelementptr ptr, ptr %call, i64 1
+  %env = load ptr, ptr %env.at
+  call void %function(ptr %env)
+"""
+"""The k-th call of a row."""
 _SOURCE = f"""
 ; %head: array type, wanted: count, rows, points: count, rows, calls: count, rows, spans, busy, arguments,
 ; PyEval_SaveThread, PyEval_RestoreThread, PyLong_FromLong, faults: count, rows
@@ -399,12 +407,7 @@ each:
   %more = icmp slt i64 %k, %count
   br i1 %more, label %one, label %done
 one:
-  %call = getelementptr {{ ptr, ptr }}, ptr %calls, i64 %k
-  %function = load ptr, ptr %call
-  %env.at = getelementptr ptr, ptr %call, i64 1
-  %env = load ptr, ptr %env.at
-  call void %function(ptr %env)
-  %k.next = add i64 %k, 1
+{_CALL}  %k.next = add i64 %k, 1
   br label %each
 done:
   ret void
@@ -421,12 +424,7 @@ each:
   %more = icmp slt i64 %k, %high
   br i1 %more, label %one, label %done
 one:
-  %call = getelementptr {{ ptr, ptr }}, ptr %calls, i64 %k
-  %function = load ptr, ptr %call
-  %env.at = getelementptr ptr, ptr %call, i64 1
-  %env = load ptr, ptr %env.at
-  call void %function(ptr %env)
-  %place = sub i64 %k, %low
+{_CALL}  %place = sub i64 %k, %low
   %time = getelementptr {{ i64, i64 }}, ptr %times, i64 %place
   %failed = call i32 %clock(i32 %which, ptr %time)
   %k.next = add i64 %k, 1
