@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from itertools import product
@@ -266,15 +267,20 @@ def test_two_processes_over_gloo(tmp_path):
     torch = pytest.importorskip("torch", reason="make test-gpu installs torch")
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this PyTorch has no gloo")
-    command = [sys.executable, str(Path(__file__).resolve()), str(tmp_path / "store")]
-    ranks = [subprocess.Popen([*command, str(rank)], stdout=-1, stderr=-2, text=True) for rank in range(2)]
-    try:
-        outputs = [one.communicate(timeout=240)[0] for one in ranks]
-    finally:
-        for one in ranks:
-            one.kill()
-    assert [one.returncode for one in ranks] == [0, 0], outputs
-    assert all("holds" in one for one in outputs)
+    for attempt in range(
+        3
+    ):  # again only after a signal: gloo's native threads may abort a process, no check of ours does
+        command = [sys.executable, str(Path(__file__).resolve()), str(tmp_path / f"store{attempt}")]
+        ranks = [subprocess.Popen([*command, str(rank)], stdout=-1, stderr=-2, text=True) for rank in range(2)]
+        try:
+            outputs = [one.communicate(timeout=240)[0] for one in ranks]
+        finally:
+            for one in ranks:
+                one.kill()
+        if all(one.returncode >= 0 for one in ranks):
+            break
+    assert [one.returncode for one in ranks] == [0, 0], "\n".join(outputs)
+    assert all("holds" in one for one in outputs), "\n".join(outputs)
 
 
 def main(store: str, rank: int) -> None:
@@ -297,8 +303,9 @@ def main(store: str, rank: int) -> None:
     for tensor, logical in ((x, terms), (y, terms.sum(0)), (whole, terms.sum(0))):
         layout = tk.dtensor_layout(tensor)
         assert not disagreements(tensor, layout, ("gpu",), (rank,), logical.numpy()), layout
-    dist.destroy_process_group()
-    print("holds")
+    print("holds", flush=True)
+    dist.barrier()  # neither leaves while the other may still read from it
+    os._exit(0)  # tearing the group down is not what is tested, and the rank that is later may abort in it
 
 
 if __name__ == "__main__":
