@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from tileweave.frontends.model import Model
 from tileweave.frontends.symbolic import Dim, SymbolicModel, SymbolicType
 from tileweave.frontends.torch import elementwise, gradients, images, networks, ordered, recurrent, shapes
 from tileweave.frontends.torch.call import OPERATORS, AtenCall, like_declared, nothing_like
+from tileweave.frontends.torch.export import Exported, Exports, Sizes, exported
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import LEGAL, is_narrow, narrow_type
@@ -28,9 +27,6 @@ from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 
 _CONVERTERS = (elementwise, gradients, images, networks, ordered, recurrent, shapes)
-_WHOLE = ("scaled_dot_product_attention", "upsample", "_pad", "bucketize", "rnn_", "gru", "lstm")
-"""Operators that PyTorch would write as many others, which here are one."""
-
 Array = np.ndarray[Any, Any]
 
 
@@ -42,7 +38,8 @@ def from_torch(
     Args:
         module: a ``torch.nn.Module``.
         example: its inputs: one tensor, a tuple of them, or a mapping by name; their shapes and types are kept.
-        dims: input -> axis -> `tileweave.dim`: extents that calls choose. The module is exported once for each.
+        dims: input -> axis -> `tileweave.dim`: extents that calls choose. The module is exported once for all that
+            take the same branches of its Python code, once more for extents of 0 or 1.
 
     Returns:
         The model, a `SymbolicModel` with ``dims``. Caches of keys and values that a model of transformers would make
@@ -62,7 +59,7 @@ def from_torch(
     if not isinstance(module, torch.nn.Module):
         problem = f"{type(module).__name__} is no module"
         raise GraphError("from_torch(module, example)", problem, legal="a torch.nn.Module")
-    first = _exported(module, example)
+    first = _model(type(module).__name__, exported(module, example), Sizes())
     if not dims:
         return first
     kinds = {}
@@ -74,102 +71,43 @@ def from_torch(
     for name, tensor in first.inputs.items():
         shape = tuple(dims.get(name, {}).get(axis, n) for axis, n in enumerate(tensor.shape))
         kinds[name] = SymbolicType(shape, tensor.dtype)
+    open_axes = [[axis for axis, n in enumerate(kind.shape) if isinstance(n, Dim)] for kind in kinds.values()]
+    exports = Exports(module, example, open_axes)
 
     def make(extents: Mapping[str, int]) -> Model:
-        shapes = iter([kind.at(extents) for kind in kinds.values()])
-        return _exported(module, _reshaped(example, lambda tensor: tensor.new_zeros(next(shapes))))
+        return _model(first.name, *exports.at([kind.at(extents) for kind in kinds.values()]))
 
     return SymbolicModel(first.name, kinds, make)
 
 
-def _reshaped(example: Any, change: Callable[[Any], Any]) -> Any:
-    """An example with its tensors changed, in the order of the module's inputs."""
-    if isinstance(example, Mapping):
-        return {key: _reshaped(item, change) for key, item in example.items()}
-    if isinstance(example, (tuple, list)):
-        return type(example)(_reshaped(item, change) for item in example)
-    return change(example) if hasattr(example, "new_zeros") else example
-
-
-def _exported(module: Any, example: Any) -> Model:
-    """The tensor program of a module for inputs like the example."""
-    import torch
-
-    arguments: tuple[Any, ...] = ()
-    named: dict[str, Any] = {}
-    if isinstance(example, Mapping):
-        named = dict(example)
-    else:
-        arguments = tuple(example) if isinstance(example, (tuple, list)) else (example,)
-    training = module.training
-    module.eval()
-    try:
-        with torch.no_grad(), warnings.catch_warnings(), _without_caches(module):
-            warnings.simplefilter("ignore")
-            exported = torch.export.export(module, arguments, named, strict=False)
-            exported = exported.run_decompositions(dict(_decompositions()))
-    except Exception as error:
-        reason = str(error).strip().splitlines()
-        problem = f"torch.export refuses the module: {reason[0] if reason else type(error).__name__}"
-        raise GraphError("from_torch(module, example)", problem, legal="a module that torch.export takes") from error
-    finally:
-        module.train(training)
-    return _model(type(module).__name__, exported)
-
-
-@lru_cache(maxsize=1)
-def _decompositions() -> Any:
-    """How operators that have no counterpart here are written by others: PyTorch's own definitions."""
-    import torch
-    from torch._decomp import decomposition_table
-
-    table = torch.export.default_decompositions()
-    for operator in list(table):
-        if str(operator) in OPERATORS and any(name in str(operator) for name in _WHOLE):
-            table.pop(operator)
-    for operator, meaning in decomposition_table.items():
-        if str(operator).startswith("aten.") and str(operator) not in OPERATORS and operator not in table:
-            table[operator] = meaning
-    return table
-
-
-@contextlib.contextmanager
-def _without_caches(module: Any) -> Iterator[None]:
-    """Models of transformers return no caches of keys and values meanwhile, which torch.export does not know."""
-    config: Any = getattr(module, "config", None)
-    used = getattr(config, "use_cache", None) is True
-    if used:
-        config.use_cache = False
-    try:
-        yield
-    finally:
-        if used:
-            config.use_cache = True
-
-
-def _model(name: str, exported: Any) -> Model:
-    """The tensor program of an exported one."""
+def _model(name: str, exported: Exported, sizes: Sizes) -> Model:
+    """The tensor program of an exported one, for values of its symbols."""
     values: dict[str, Value] = {}
     inputs: dict[str, Tensor] = {}
-    kinds = {spec.arg.name: spec for spec in exported.graph_signature.input_specs if hasattr(spec.arg, "name")}
-    for node in exported.graph.nodes:
+    program = exported.program
+    kinds = {spec.arg.name: spec for spec in program.graph_signature.input_specs if hasattr(spec.arg, "name")}
+    for node in program.graph.nodes:
+        declared = sizes.declared(node.meta.get("val"))
         if node.op == "placeholder":
             spec = kinds[node.name]
-            held = _held(exported, spec)
+            held = _held(program, spec)
             if held is not None:
-                values[node.name] = _array(held, spec.target or node.name)
+                if node.name not in exported.values:
+                    exported.values[node.name] = _array(held, spec.target or node.name)
+                values[node.name] = exported.values[node.name]
                 continue
-            fake = node.meta.get("val")
-            if not hasattr(fake, "shape"):
-                values[node.name] = fake
+            if not hasattr(declared, "shape"):
+                values[node.name] = declared
                 continue
-            dtype = _dtype(fake.dtype)
-            values[node.name] = source(None, name=node.name, shape=tuple(map(int, fake.shape)), dtype=dtype)
+            dtype = _dtype(declared.dtype)
+            values[node.name] = source(None, name=node.name, shape=tuple(map(int, declared.shape)), dtype=dtype)
             inputs[node.name] = values[node.name]
+        elif node.op == "call_function" and isinstance(declared, (bool, int, float)):
+            values[node.name] = declared  # an extent, or what is computed from extents
         elif node.op == "call_function":
-            values[node.name] = _call(node, values)
+            values[node.name] = _call(node, values, declared)
         elif node.op == "output":
-            made_by = exported.graph_signature.output_specs  # new values of inputs and buffers are no results
+            made_by = program.graph_signature.output_specs  # new values of inputs and buffers are no results
             flat = zip(_flat(node.args[0]), made_by, strict=True)
             results = [_resolved(item, values) for item, spec in flat if spec.kind.name == "USER_OUTPUT"]
             results = [item for item in results if item is not None]
@@ -181,21 +119,20 @@ def _model(name: str, exported: Any) -> Model:
     raise GraphError("from_torch(module)", "the module returns nothing", legal="a module that returns tensors")
 
 
-def _held(exported: Any, spec: Any) -> Any:
+def _held(program: Any, spec: Any) -> Any:
     """The tensor behind a parameter, a buffer or a constant."""
     if spec.target is None:
         return None
     with contextlib.suppress(KeyError):
-        return exported.state_dict[spec.target]
-    return exported.constants.get(spec.target)
+        return program.state_dict[spec.target]
+    return program.constants.get(spec.target)
 
 
-def _call(node: Any, values: Mapping[str, Value]) -> Value:
+def _call(node: Any, values: Mapping[str, Value], declared: Any) -> Value:
     if getattr(node.target, "__name__", "") == "getitem":
         return values[node.args[0].name][node.args[1]]
     name = str(node.target)
     where = f"from_torch(..): {name}"
-    declared = node.meta.get("val")
     empty = nothing_like(declared)
     if empty is not None:
         return empty
