@@ -56,7 +56,7 @@ class Exported:
         shapes = (getattr(node.meta.get("val"), "shape", None) for node in nodes)
         return [shape for shape in shapes if shape is not None]
 
-    def sizes(self, shapes: Sequence[Shape]) -> Sizes | None:
+    def sizes(self, shapes: Sequence[Shape]) -> SymbolValues | None:
         """The symbols' values for inputs of these shapes; None where the program is not the module's for them."""
         import sympy
 
@@ -69,7 +69,7 @@ class Exported:
                 environment = declared.node.shape_env
                 if known.setdefault(expression, sympy.Integer(extent)) != extent:
                     return None
-        sizes = Sizes(known)
+        sizes = SymbolValues(known)
         if any(sizes.number(declared) != extent for declared, extent in dims):
             return None
         if environment is None:
@@ -83,7 +83,7 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class SymbolValues:
     """Values of the symbols of an exported program, in sympy's integers."""
 
     known: Mapping[Any, Any] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Exports:
     open: Sequence[Sequence[int]]
     made: dict[frozenset[tuple[int, int]], list[Exported]] = field(default_factory=dict)
 
-    def at(self, shapes: Sequence[Shape]) -> tuple[Exported, Sizes]:
+    def at(self, shapes: Sequence[Shape]) -> tuple[Exported, SymbolValues]:
         """A program for inputs of these shapes, and the values of its symbols.
 
         Raises:
@@ -149,7 +149,7 @@ class Exports:
                 if sizes is not None:
                     known.append(general)
                     return general, sizes
-        return exported(self.module, reshaped(self.example, shapes)), Sizes()
+        return exported(self.module, reshaped(self.example, shapes)), SymbolValues()
 
     def _symbolic(self, shapes: Sequence[Shape]) -> Exported:
         """The program with a symbol for every open extent that is at least `LEAST` in these shapes."""

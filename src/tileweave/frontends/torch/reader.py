@@ -19,7 +19,7 @@ from tileweave.frontends.model import Model
 from tileweave.frontends.symbolic import Dim, SymbolicModel, SymbolicType
 from tileweave.frontends.torch import elementwise, gradients, images, networks, ordered, recurrent, shapes
 from tileweave.frontends.torch.call import OPERATORS, AtenCall, like_declared, nothing_like
-from tileweave.frontends.torch.export import Exported, Exports, Sizes, exported
+from tileweave.frontends.torch.export import Exported, Exports, SymbolValues, exported
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import LEGAL, is_narrow, narrow_type
@@ -59,7 +59,7 @@ def from_torch(
     if not isinstance(module, torch.nn.Module):
         problem = f"{type(module).__name__} is no module"
         raise GraphError("from_torch(module, example)", problem, legal="a torch.nn.Module")
-    first = _model(type(module).__name__, exported(module, example), Sizes())
+    first = _model(type(module).__name__, exported(module, example), SymbolValues())
     if not dims:
         return first
     kinds = {}
@@ -80,7 +80,7 @@ def from_torch(
     return SymbolicModel(first.name, kinds, make)
 
 
-def _model(name: str, exported: Exported, sizes: Sizes) -> Model:
+def _model(name: str, exported: Exported, sizes: SymbolValues) -> Model:
     """The tensor program of an exported one, for values of its symbols."""
     values: dict[str, Value] = {}
     inputs: dict[str, Tensor] = {}
