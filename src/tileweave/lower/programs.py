@@ -249,6 +249,12 @@ def _type_name(dtype: np.dtype[Any]) -> str:
     return _BOOL if dtype == np.bool_ else dtype_name(dtype) if dtype in _NUMBERS else ""
 
 
+@lru_cache(maxsize=256)
+def _named(kind: str) -> str:
+    """`_type_name` of an element type by its name, as programs of steps have it."""
+    return _type_name(np.dtype(kind))
+
+
 def _held(name: str) -> str:
     """TEIR's name of an element type."""
     return _TRUTH if name == _BOOL else name
@@ -270,7 +276,7 @@ def _chain(operation: Operation) -> Chain:
     found: list[tuple[str, tuple[int, ...], str]] = []
     for name, args, kind in done:
         types = [inputs[a] if a >= 0 else found[-1 - a][2] for a in args]
-        made = _type_name(np.dtype(kind))
+        made = _named(kind)
         step = _step(_asked(name), (*types, made)) if all(types) and made else ""
         if not step or (name in _OF_TRUTHS_ONLY and {*types} != {_BOOL}):
             return ()
@@ -291,7 +297,7 @@ def _group(operation: Operation) -> list[tuple[Any, ...]]:
     else:
         shapes = [x.shape for _, x in operation.inputs]
         length = prod(_row_lengths(operation.parameter("rank"), operation.parameter("axes"), shapes))
-    types = [_type_name(np.dtype(kind)) for _, _, kind in program]
+    types = [_named(kind) for _, _, kind in program]
     if not own or not {*inputs, *types} <= {own, _BOOL, dtype_name(dtype), *halves}:
         return []
     found: list[tuple[Any, ...]] = []

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tileweave.backends.cpu.direct.match import match
-from tileweave.backends.cpu.gemm.blocking import ProductBlocking, are_tiny, axes_of, cut_like, tile_of
+from tileweave.backends.cpu.gemm.blocking import ProductBlocking, are_tiny, axes_of, cut_like, may_lend, tile_of
 from tileweave.backends.cpu.gemm.contract import may_start, without_start
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.llvm.elements import Element, element
@@ -135,7 +135,7 @@ class Family:
                 found = _served(one(), (*numbers, *blocks), ends)
                 if found is not None:
                     return found
-        if not lent or starts:
+        if not lent or starts or not may_lend(c) or c.columns.pack_panels > 1:
             return None
         for one, other in self._like(axes, tile, c):
             cut = cut_like(c, other)
@@ -153,6 +153,7 @@ class Family:
             alive = [(one, variant) for one in self.cuts.keyrefs() if (variant := one()) is not None]  # others may add
             known = [(one, self.cuts.get(variant)) for one, variant in alive]
             cuts = [(one, about[0]) for one, about in known if about is not None and about[1][0] == axes]
+            cuts = [(one, cut) for one, cut in cuts if may_lend(cut)]
             found = self.near[axes, tile] = sorted(cuts, key=lambda one: _unlike(c, one[1]))
         return found
 

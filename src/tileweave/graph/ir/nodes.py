@@ -93,13 +93,18 @@ def _field_names(cls: type) -> tuple[str, ...]:
     return tuple(f.name for f in fields(cls))
 
 
+_WHOLE, _WORDS = {int}, {str}
+
+
 def _key(value: Any) -> Any:
     kind = type(value)
     if kind is str or value is None:
         return value
     if kind is tuple:
-        whole = value and all(type(one) is int for one in value)  # such as shapes, which need no keys of their own
-        return (int, value) if whole else tuple(map(_key, value))
+        kinds = set(map(type, value))
+        if kinds == _WHOLE:  # such as shapes, which need no keys of their own
+            return (int, value)
+        return value if kinds == _WORDS else tuple([one if type(one) is str else _key(one) for one in value])
     if kind is float:
         return (float, struct.pack("d", value))
     if type(kind) is _Interned:
@@ -165,7 +170,12 @@ class Tensor(TensorSugar, Node):
     @property
     def type(self) -> TensorType:
         """Shape and element type."""
-        return self.producer.output_types[self.output]
+        producer, output = self.producer, self.output
+        if type(producer) is Operation:  # asked everywhere, and most have one output
+            for name, kind in producer.outputs:
+                if name == output:
+                    return kind
+        return producer.output_types[output]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -496,6 +506,8 @@ def links_of(cls: type) -> tuple[str, ...]:
 
 def children(node: Node) -> Iterator[Node]:
     """The nodes that a node refers to directly, in field order."""
+    if type(node) is Tensor and isinstance(node.producer, Node):
+        return iter((node.producer,))
     found: list[Node] = []
     for name in links_of(type(node)):
         _gather(getattr(node, name), found)

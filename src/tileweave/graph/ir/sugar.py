@@ -156,10 +156,11 @@ class TensorSugar:
     squeeze, swapaxes, take = _method("squeeze"), _method("swapaxes"), _method("take")
     ravel, flatten = _method("ravel"), _method("ravel")
 
-    def __hash__(self) -> int:
-        return object.__hash__(self)
+    __hash__ = object.__hash__  # the slot itself: tables of tensors ask it all the time
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         if isinstance(other, (bool, int, float, np.ndarray, np.generic)):
             _refuse_comparison("==", "equal")
         return self is other

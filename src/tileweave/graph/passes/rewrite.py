@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any, Literal, cast
 
@@ -254,7 +254,8 @@ def rewrite(
             return
         for _ in range(_AT_ONE_NODE):
             asked = _Asked(context.uses)
-            found = _Lazy(_options(tensor, rules, replace(context, uses=asked) if plain else context))
+            known = RewriteContext(asked, context.pinned, context.below, context.bits) if plain else context
+            found = _Lazy(_options(tensor, rules, known))
             number = 0 if choose is None or not found else choose(found)
             if not found or number < 0:
                 left[tensor] = asked.known

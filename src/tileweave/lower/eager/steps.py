@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -35,10 +35,10 @@ Quick = tuple[Callable[[], Array], Callable[..., int]]
 def quick_of(steps: tuple[KernelStep, ...], about: Sequence[tuple[Any, ...]]) -> Quick | None:
     """For the only kernel of an einsum, its operands and its result."""
     step, last = steps[0], len(about) - 1
-    if not _alone(steps) or not isinstance(step.kernel, LooksAtArrays):
+    if not _alone(steps) or not hasattr(step.kernel, "looking"):
         return None
     wanted = [Wanted(k, dtype, shape, lies, True, k == last) for k, (dtype, shape, lies) in enumerate(about)]
-    run = step.kernel.looking(wanted)
+    run = cast("LooksAtArrays", step.kernel).looking(wanted)
     return None if run is None else (step.new, run)
 
 

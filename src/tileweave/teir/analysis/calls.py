@@ -108,8 +108,10 @@ class Call:
 
     def bounds(self, k: int) -> tuple[int, int]:
         """The least byte of the k-th operand and the byte behind the greatest, relative to the base."""
-        low = self.offset(k) + sum(min(s * a, s * b) for s, a, b in self.terms(k))
-        high = self.offset(k) + sum(max(s * a, s * b) for s, a, b in self.terms(k))
+        low = high = self.offset(k)
+        for stride, first, last in self.terms(k):
+            ends = stride * first, stride * last
+            low, high = low + min(ends), high + max(ends)
         return low, high + self.width(k)
 
     def layout(self, k: int) -> Layout:
@@ -126,16 +128,33 @@ class Call:
 
 def call_of(program: Program, visit: Visit) -> Call:
     """The call of an invocation of a well-formed program, whether or not a guard ever admits it."""
-    axes, primitives = axes_by_id(program), primitives_by_id(program)
-    return _call(program, visit, axes, primitives)
+    return _Calls(program).of(visit)
 
 
-def _call(program: Program, visit: Visit, axes: Mapping[Id, Axis], primitives: Mapping[Id, Primitive]) -> Call:
-    if not isinstance(visit.node, Invocation):
-        raise TypeError(f"node {visit.node.id!r} is no invocation")
-    primitive = primitives[visit.node.primitive]
+def every_call(program: Program) -> Iterator[Call]:
+    """`call_of` every invocation of a well-formed program, in execution order."""
+    return map(_Calls(program).of, invocations(program))
+
+
+class _Calls:
+    """The calls of a program; holds what every one looks up."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.axes, self.primitives = axes_by_id(program), primitives_by_id(program)
+        self.position = {spec.name: k for k, spec in enumerate(program.tensors)}
+
+    def of(self, visit: Visit) -> Call:
+        """The call of an invocation."""
+        if not isinstance(visit.node, Invocation):
+            raise TypeError(f"node {visit.node.id!r} is no invocation")
+        return _call(self, visit, self.primitives[visit.node.primitive])
+
+
+def _call(known: _Calls, visit: Visit, primitive: Primitive) -> Call:
+    program, axes = known.program, known.axes
     spec, names = bound(primitive), operands_of(primitive, program)
-    tensors = tuple(map(program.position, names))
+    tensors = tuple([known.position[name] for name in names])
     iterated = [Span(axes[loop.axis], *index_range(visit, axes[loop.axis])) for loop in visit.path]
     consumed = [Span(axes[id], 0, axes[id].extent - 1, role) for role in spec.roles for id in primitive.role(role)]
     dtypes = tuple(program.tensors[j].dtype for j in tensors)
@@ -144,9 +163,7 @@ def _call(program: Program, visit: Visit, axes: Mapping[Id, Axis], primitives: M
 
 def calls(program: Program) -> Iterator[Call]:
     """Every invocation of a well-formed program in execution order; those that no guard ever admits are left out."""
-    axes, primitives = axes_by_id(program), primitives_by_id(program)
-    for visit in invocations(program):
-        call = _call(program, visit, axes, primitives)
+    for call in every_call(program):
         if all(span.count for span in call.spans):
             yield call
 

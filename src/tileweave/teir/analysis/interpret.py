@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileweave.errors import VerifyError
-from tileweave.teir.analysis.calls import Call, Span, call_of
+from tileweave.teir.analysis.calls import Call, Span, call_of, every_call
 from tileweave.teir.ir.dtypes import numpy_dtype
 from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.primitives import OperationSpec
 from tileweave.teir.ir.program import First, Guard, Id, Invocation, Iteration, Program, TensorSpec
 from tileweave.teir.ir.verify import verify
-from tileweave.teir.ir.walk import axes_by_id, invocations, nodes_by_id, printed, walk
+from tileweave.teir.ir.walk import axes_by_id, nodes_by_id, printed, walk
 
 Order = Literal["forward", "reversed", "random"]
 
@@ -222,7 +222,7 @@ class Run:
         self.random = random
         self.axes = axes_by_id(program)
         self.nodes = nodes_by_id(program)
-        self.calls = {visit.node.id: call_of(program, visit) for visit in invocations(program)}
+        self.calls = {call.node: call for call in every_call(program)}
         self.dtypes = {spec.name: numpy_dtype(spec.dtype) for spec in program.tensors}
         self.indices: dict[Id, int] = {}
         self.apply: Apply = self.compute

@@ -39,7 +39,7 @@ def chained(steps: tuple[Step, ...], program: Program) -> tuple[Step, ...]:
         steps: the plan of the program.
         program: verified.
     """
-    joined = _forest(steps, program)
+    joined = _forest(steps, program, _touched(program))
     readers: dict[int, set[int]] = {}
     for op in _operations(joined):
         for tensor in _read(op):
@@ -62,13 +62,25 @@ def _each(steps: tuple[Step, ...], change: Callable[[MergedOp], tuple[MergedOp, 
     return tuple(found)
 
 
-def _forest(steps: tuple[Step, ...], program: Program) -> tuple[Step, ...]:
+def _touched(program: Program) -> Counter[str]:
+    """How many invocations touch each tensor."""
+    primitives = primitives_by_id(program)
+    return Counter(
+        name
+        for visit in invocations(program)
+        if isinstance(visit.node, Invocation)
+        for name in set(operands_of(primitives[visit.node.primitive], program))
+    )
+
+
+def _forest(steps: tuple[Step, ...], program: Program, touched: Counter[str]) -> tuple[Step, ...]:
     found: list[Step] = []
     for step in steps:
         if isinstance(step, MergedOp):
             found.append(_dot(step, program) or step)
             continue
-        step = replace(step, body=tuple(_without_own(below, program) for below in _forest(step.body, program)))
+        body = _forest(step.body, program, touched)
+        step = replace(step, body=tuple(_without_own(below, program, touched) for below in body))
         found.append(_absorbed(step, program) or step)
     begun: list[Step] = []
     for step in found:
@@ -145,7 +157,7 @@ def _fill(op: MergedOp, o: int, kind: str, guard: Guard, number: float = 0.0) ->
 
 def _begun(before: list[Step], step: MergedOp, program: Program) -> MergedOp:
     """The operation, with reductions that start at the neutral elements written before it, which are taken away."""
-    if not _free(step, program):
+    if not any(stage.kind in MONOIDS and stage.fresh is None for stage in step.stages) or not _free(step, program):
         return step  # its points read what others write: what lies there before is part of the meaning
     stages = list(step.stages)
     for k, stage in enumerate(stages):
@@ -295,20 +307,13 @@ def _without_dead(op: MergedOp, program: Program, readers: dict[int, set[int]]) 
     return _dropping(op, program, lambda tensor: readers.get(tensor, set()) <= {id(op)})
 
 
-def _without_own(step: Step, program: Program) -> Step:
+def _without_own(step: Step, program: Program, touched: Counter[str]) -> Step:
     """The chain without writing scratch tensors that no other invocation of the program touches.
 
     It may then become part of an outer loop along which they do not move.
     """
     if not isinstance(step, MergedOp) or not step.stages:
         return step
-    primitives = primitives_by_id(program)
-    touched = Counter(
-        name
-        for visit in invocations(program)
-        if isinstance(visit.node, Invocation)
-        for name in set(operands_of(primitives[visit.node.primitive], program))
-    )
 
     def own(tensor: int) -> bool:
         stages = sum(any(step.operands[o] == tensor for o in (*s.inputs, s.output)) for s in step.stages)

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tileweave.teir.analysis.calls import Call, call_of
+from tileweave.teir.analysis.calls import Call, every_call
 from tileweave.teir.ir.policies import any_order
 from tileweave.teir.ir.program import Axis, First, Guard, Id, Invocation, Last, Program
-from tileweave.teir.ir.walk import axes_by_id, invocations, nodes_by_id
+from tileweave.teir.ir.walk import axes_by_id, nodes_by_id
 from tileweave.teir.merged.chain import chained
 from tileweave.teir.merged.form import Loop, Merged, MergedOp, Mode, Stage, Step, injective, minus, region
 
@@ -50,7 +50,7 @@ class _Merger:
         self.merge = merge
         self.nodes = nodes_by_id(program)
         self.axes = axes_by_id(program)
-        self.calls = {visit.node.id: call_of(program, visit) for visit in invocations(program)}
+        self.calls = {call.node: call for call in every_call(program)}
 
     def forest(self) -> tuple[Step, ...]:
         return self.merged([self.step(root) for root in self.program.roots])

@@ -28,12 +28,16 @@ def may_alias(program: Program, j: int, k: int) -> bool:
 
 def rivals_of(op: MergedOp, program: Program) -> Pairs:
     """The operands of an operation that may lie in the same memory, one of them being written."""
-    written = {stage.output for stage in op.stages}
+    places: dict[int, list[int]] = {}
+    for o, tensor in enumerate(op.operands):
+        places.setdefault(tensor, []).append(o)
+    outside = [tensor for tensor in places if program.tensors[tensor].role != "scratch"]
     found = set()
-    for w in written:
-        for o, tensor in enumerate(op.operands):
-            if o != w and (tensor == op.operands[w] or may_alias(program, tensor, op.operands[w])):
-                found |= {(o, w), (w, o)}
+    for w in {stage.output for stage in op.stages}:
+        own = op.operands[w]
+        near = [other for other in outside if other != own and may_alias(program, other, own)] if own in outside else []
+        for o in (o for tensor in (own, *near) for o in places[tensor] if o != w):
+            found |= {(o, w), (w, o)}
     return frozenset(found)
 
 

@@ -259,32 +259,30 @@ def tile_of(c: ProductBlocking) -> tuple[Hashable, list[int]]:
     return (*tile, c.a, c.b, c.keep_a, c.a_resident), numbers
 
 
+def may_lend(c: ProductBlocking) -> bool:
+    """Whether code of a product may serve others, and other code it: whatever the tiles, see `cut_like`."""
+    return not (c.untiled or c.transposed_panels or c.in_panels)
+
+
 def cut_like(c: ProductBlocking, other: ProductBlocking) -> ProductBlocking | None:
     """A product with the tile of another one of its kind and axes (`axes_of`), and its operands read as there.
 
     It is slower, of the same bits: every sum is formed in the blocks of K that it would have, in the same order. None
-    where that code cannot serve.
+    where that code cannot serve. Both `may_lend`.
     """
-    if c.untiled or other.untiled:
-        return None
     k, width, lanes = c.contracted, other.columns.width, other.columns.lanes
-    if (
-        c.transposed_panels
-        or other.transposed_panels
-        or c.in_panels
-        or other.in_panels
-        or (other.keep_a and c.batches > 1)
-        or c.columns.pack_panels > 1
-    ):
+    if other.keep_a and c.batches > 1:
         return None
-    rows = Panels(c.rows.dims, c.rows.element, c.rows.sums, c.rows.output_bytes, other.rows.width, other.rows.lanes)
+    if (c.kc % lanes and c.k_blocks > 1) or (other.a_in_place and not c.may_place_rows):
+        return None
     columns = Panels(c.columns.dims, c.columns.element, c.columns.sums, c.columns.output_bytes, width, lanes)
-    if columns.pack_panels > 1 or (c.kc % lanes and c.k_blocks > 1) or (other.a_in_place and not c.may_place_rows):
+    if columns.pack_panels > 1:
         return None
     if other.b_in_place and not (columns.element == columns.sums and columns.operand_dense and columns.output_dense):
         return None
     if other.b_in_place and columns.segments > 1:
         return None
+    rows = Panels(c.rows.dims, c.rows.element, c.rows.sums, c.rows.output_bytes, other.rows.width, other.rows.lanes)
     row_panels = min(rows.panels, -(-c.row_panels * c.rows.width // rows.width))
     if other.keep_a:
         row_panels = min(rows.panels, -(-row_panels // lanes) * lanes)
