@@ -23,13 +23,13 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Union, cast
 
 import numpy as np
 
@@ -520,6 +520,22 @@ def _gather(value: Any, found: list[Node]) -> None:
     elif type(value) is tuple:
         for part in value:
             _gather(part, found)
+
+
+def relinked(node: Node, new: Mapping[Node, Node]) -> Node:
+    """A node with what others became in the place of each node that it refers to."""
+    if type(node) is Tensor:
+        return Tensor(cast("Any", new[node.producer]), node.output)
+    cls = type(node)
+    links = links_of(cls)
+    values = ((name, getattr(node, name)) for name in _field_names(cls))
+    return cls(*[_relinked(value, new) if name in links else value for name, value in values])
+
+
+def _relinked(value: Any, new: Mapping[Node, Node]) -> Any:
+    if isinstance(value, Node):
+        return new[value]
+    return tuple([_relinked(one, new) for one in value]) if isinstance(value, tuple) else value
 
 
 def topological(roots: Sequence[Node]) -> list[Node]:

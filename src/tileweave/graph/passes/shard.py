@@ -33,7 +33,7 @@ from tileweave.graph.ir.nodes import (
     TensorType,
     built_for,
     children,
-    links_of,
+    relinked,
     topological,
 )
 from tileweave.graph.ir.resolve import common_map, resolve
@@ -315,16 +315,7 @@ def _check_cuts(operation: Operation | Sink, cuts: Partition) -> None:
 
 def moved(node: Node, new: Mapping[Node, Node]) -> Node:
     """A node rebuilt on what its parts became."""
-    if all(new[child] is child for child in children(node)):
-        return node
-    links = {name: _moved(getattr(node, name), new) for name in links_of(type(node))}
-    return cast("Node", replace(cast("Any", node), **links))
-
-
-def _moved(value: Any, new: Mapping[Node, Node]) -> Any:
-    if isinstance(value, Node):
-        return new[value]
-    return tuple([_moved(one, new) for one in value]) if isinstance(value, tuple) else value
+    return node if all(new[child] is child for child in children(node)) else relinked(node, new)
 
 
 def with_sources(graph: Graph, new: Mapping[Source, Source]) -> Graph:

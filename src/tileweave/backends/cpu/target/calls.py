@@ -56,13 +56,19 @@ def _python(names: tuple[str, ...] = _RUNS) -> tuple[int, ...]:
     return tuple(ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in names)
 
 
-def _builtin(name: str, head: Any, kept: object) -> Callable[..., Any]:
-    """A function of this module's code as a builtin of Python, for a ctypes array; ``kept`` lives as long as it."""
+@functools.cache
+def _new_builtin() -> Any:
+    """What makes a builtin of its description, what it is called on, and what lives as long as it."""
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
+    return make
+
+
+def _builtin(name: str, head: Any, kept: object) -> Callable[..., Any]:
+    """A function of this module's code as a builtin of Python, for a ctypes array; ``kept`` lives as long as it."""
     home = code()  # two threads that ask first may be given one each
     method = _Method(name.encode(), home.addresses[name], _FASTCALL, None)
-    made: Callable[..., Any] = make(ctypes.addressof(method), head, (method, home, kept))
+    made: Callable[..., Any] = _new_builtin()(ctypes.addressof(method), head, (method, home, kept))
     return made
 
 
