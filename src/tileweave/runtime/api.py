@@ -113,7 +113,8 @@ def source(
     if not isinstance(tensor.producer, Source):
         raise GraphError("source(data)", f"{tensor!r} is a tensor already", legal="an array or a path")
     held = tensor.producer
-    return Tensor(Source(held.data, held.type, name, placement))
+    plain = name == held.name and placement == held.placement
+    return tensor if plain else Tensor(Source(held.data, held.type, name, placement))
 
 
 def sources(path: str | os.PathLike[str]) -> dict[str, Tensor]:
