@@ -1,14 +1,16 @@
 """`tileweave.run(.., runtime="ray")` beside the program that one would write for Ray by hand, on one local cluster.
 
-    python bench/cluster.py [--threads 2] [--rounds 5] [--size 2048] > bench/results/cluster.jsonl
+    python bench/cluster.py [--threads 2] [--rounds 5] [--size 2048] [--programs relu ..] > bench/results/cluster.jsonl
 
 Both start from arrays of the driver, or from a zarr that every worker reads, and end there. By hand, the rows are cut
 into as many panels as there are workers; weights are put once per run; a worker computes its panel in one task, with
 one thread of BLAS. ``relu`` is relu(a @ b), ``mlp`` three layers, ``columns`` stores an array that is chunked by rows
 chunked by columns: a task reads a band of rows and returns it in pieces, another writes a column of chunks. ``files``
 is relu(x @ w) from .npy to .npy, x of eight squares (2 GiB at 8192): a worker maps x, multiplies its panel of rows and
-writes it where it belongs. Rounds alternate; ``times_by_hand`` is the median of the rounds' ratios. ``by_hand_bytes``
-is what the program puts and returns; ``read_bytes`` and ``moved_bytes`` are the plan's.
+writes it where it belongs. ``heat`` is a hundred steps of five points: by hand an actor per panel of rows, which keeps
+it and exchanges rows with its neighbours. Rounds alternate; ``times_by_hand`` is the median of the rounds' ratios.
+``bytes`` and ``by_hand_bytes`` are what the driver puts and gets, counted on the arrays, and what goes from one worker
+to another: by the plan, and by what is written here.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ import numpy as np
 from gemm import about, emit
 
 import tileweave as tw
+from tileweave.graph import stencil
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[], Any]
-PROGRAMS = ("relu", "mlp", "columns", "files")
+PROGRAMS = ("relu", "mlp", "columns", "files", "heat")
+STEPS, FLOW = 100, 0.2
 STRIPS = 8
 """Chunks of the array on disk, and tasks of either stage that rearrange them."""
 
@@ -42,8 +46,8 @@ def layers(x: Any, weights: Sequence[Any], maximum: Any) -> Any:
     return x
 
 
-def by_hand(x: Array, weights: Sequence[Array], workers: int) -> tuple[Call, int]:
-    """The program on panels of rows, and the bytes that it puts and returns."""
+def by_hand(x: Array, weights: Sequence[Array], workers: int) -> Call:
+    """The program on panels of rows."""
     import ray
 
     @ray.remote(num_cpus=1)
@@ -59,7 +63,7 @@ def by_hand(x: Array, weights: Sequence[Array], workers: int) -> tuple[Call, int
         made = [panel.remote(ray.put(part), *held) for part in np.array_split(x, workers)]
         return np.concatenate(ray.get(made))
 
-    return run, sum(array.nbytes for array in (x, *weights)) + x.shape[0] * weights[-1].shape[1] * x.itemsize
+    return run
 
 
 def columns_by_hand(rows: str, columns: str, size: int) -> tuple[Call, int]:
@@ -86,7 +90,7 @@ def columns_by_hand(rows: str, columns: str, size: int) -> tuple[Call, int]:
     return run, 4 * size * size
 
 
-def files_by_hand(folder: Path, shape: tuple[int, int], workers: int) -> tuple[Call, int]:
+def files_by_hand(folder: Path, shape: tuple[int, int], workers: int) -> Call:
     """A panel of rows per worker, from a mapped file into a mapped file."""
     import ray
 
@@ -104,11 +108,81 @@ def files_by_hand(folder: Path, shape: tuple[int, int], workers: int) -> tuple[C
         edges = [shape[0] * k // workers for k in range(workers + 1)]
         ray.get([panel.remote(first, stop) for first, stop in itertools.pairwise(edges)])
 
-    return run, 0
+    return run
+
+
+def heat_by_hand(x: Array, workers: int) -> tuple[Call, int]:
+    """An actor per panel of rows, and the bytes of the rows that they exchange."""
+    import ray
+
+    @ray.remote(num_cpus=1)
+    class Panel:
+        def __init__(self, rows: Array) -> None:
+            self.wide = np.pad(rows, 1)
+
+        def edges(self) -> tuple[Array, Array]:
+            return self.wide[1].copy(), self.wide[-2].copy()
+
+        def step(self, above: tuple[Array, Array] | None, below: tuple[Array, Array] | None) -> tuple[Array, Array]:
+            wide, flow = self.wide, np.float32(FLOW)
+            if above is not None:
+                wide[0] = above[1]
+            if below is not None:
+                wide[-1] = below[0]
+            around = wide[:-2, 1:-1] + wide[2:, 1:-1]
+            around += wide[1:-1, :-2]
+            around += wide[1:-1, 2:]
+            around *= flow
+            wide[1:-1, 1:-1] *= 1 - 4 * flow
+            wide[1:-1, 1:-1] += around
+            return self.edges()
+
+        def rows(self) -> Array:
+            return self.wide[1:-1, 1:-1]
+
+    def run() -> Array:
+        panels = [Panel.remote(ray.put(rows)) for rows in np.array_split(x, workers)]
+        edges = [panel.edges.remote() for panel in panels]
+        for _ in range(STEPS):
+            ends = [None, *edges, None]
+            edges = [panel.step.remote(ends[k], ends[k + 2]) for k, panel in enumerate(panels)]
+        return np.concatenate(ray.get([panel.rows.remote() for panel in panels]))
+
+    return run, STEPS * 2 * (workers - 1) * x[0].nbytes
+
+
+def counted(call: Call) -> int:
+    """Bytes of the arrays that this process puts into the object store and gets from it in one run."""
+    import ray
+
+    put, get, total = ray.put, ray.get, 0
+
+    def size(value: Any) -> int:
+        if isinstance(value, list | tuple):
+            return sum(map(size, value))
+        return value.nbytes if isinstance(value, np.ndarray) else 0
+
+    def counting_put(value: Any, *more: Any, **how: Any) -> Any:
+        nonlocal total
+        total += size(value)
+        return put(value, *more, **how)
+
+    def counting_get(asked: Any, *more: Any, **how: Any) -> Any:
+        nonlocal total
+        got = get(asked, *more, **how)
+        total += size(got)
+        return got
+
+    try:
+        ray.put, ray.get = counting_put, counting_get
+        call()
+    finally:
+        ray.put, ray.get = put, get
+    return total
 
 
 def calls(program: str, size: int, workers: int, folder: Path) -> tuple[Call, Call, int, Any]:
-    """(tileweave, by hand, bytes by hand, the plan)."""
+    """(tileweave, by hand, bytes between its workers, the plan)."""
     rng = np.random.default_rng(5)
     machines = tw.machines(workers)
     if program == "columns":
@@ -137,7 +211,7 @@ def calls(program: str, size: int, workers: int, folder: Path) -> tuple[Call, Ca
         np.save(folder / "w.npy", rng.standard_normal((size, size // 16), dtype=np.float32) / np.float32(size**0.5))
         y = layers(tw.source(folder / "x.npy"), [tw.source(folder / "w.npy")], tw.maximum)
         plan = tw.plan(tw.sink(y, folder / "own.npy", overwrite=True), machines)
-        hand, moved = files_by_hand(folder, y.shape, workers)
+        hand = files_by_hand(folder, y.shape, workers)
 
         def into_file() -> Any:
             tw.run(plan, runtime="ray", threads=workers)
@@ -145,18 +219,30 @@ def calls(program: str, size: int, workers: int, folder: Path) -> tuple[Call, Ca
         into_file(), hand()
         made = [np.load(folder / name, mmap_mode="r") for name in ("own.npy", "hand.npy")]
         np.testing.assert_allclose(*made, rtol=1e-3, atol=1e-3)
-        return into_file, hand, moved, plan
+        return into_file, hand, 0, plan
+    if program == "heat":
+        x = rng.random((size, size), np.float32)
+        around = np.array([[0, FLOW, 0], [FLOW, 1 - 4 * FLOW, FLOW], [0, FLOW, 0]], np.float32)
+        y = tw.source(x)
+        for _ in range(STEPS):
+            y = stencil(y, around)
+        hand, moved = heat_by_hand(x, workers)
+        return checked(tw.plan(y, machines), hand, moved, workers)
     count = 1 if program == "relu" else 3
     x = rng.standard_normal((size, size), dtype=np.float32)
     weights = [rng.standard_normal((size, size), dtype=np.float32) / np.float32(size**0.5) for _ in range(count)]
     plan = tw.plan(layers(tw.source(x), [tw.source(weight) for weight in weights], tw.maximum), machines)
-    hand, moved = by_hand(x, weights, workers)
+    return checked(plan, by_hand(x, weights, workers), 0, workers)
 
-    def product() -> Any:
+
+def checked(plan: Any, hand: Call, moved: int, workers: int) -> tuple[Call, Call, int, Any]:
+    """What runs the plan, beside the program by hand, whose result is the same."""
+
+    def run() -> Any:
         return tw.run(plan, runtime="ray", threads=workers)
 
-    np.testing.assert_allclose(product(), hand(), rtol=1e-3, atol=1e-3)
-    return product, hand, moved, plan
+    np.testing.assert_allclose(run(), hand(), rtol=1e-3, atol=1e-3)
+    return run, hand, moved, plan
 
 
 def main() -> None:
@@ -191,9 +277,8 @@ def main() -> None:
                     "tileweave_ms": round(1e3 * min(one for one, _ in seconds), 1),
                     "by_hand_ms": round(1e3 * min(other for _, other in seconds), 1),
                     "times_by_hand": round(statistics.median(one / other for one, other in seconds), 3),
-                    "by_hand_bytes": moved,
-                    "read_bytes": plan.bytes_read,
-                    "moved_bytes": plan.bytes_moved,
+                    "bytes": counted(own) + plan.bytes_moved,
+                    "by_hand_bytes": counted(hand) + moved,
                     "tasks": plan.tasks,
                 }
             )

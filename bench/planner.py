@@ -1,11 +1,13 @@
 """Planning, in processor seconds: a million shards, trials, long graphs, large products in little memory.
 
-    python bench/planner.py [defaults]
+    python bench/planner.py [defaults | sizes [--seed N]]
 
-``defaults``: only the seconds that plans predict without a probe, beside those of runs.
+``defaults``: only the seconds that plans predict without a probe, beside those of runs. ``sizes``: those predicted with
+and without a probe for programs of random sizes, by a seed that is printed.
 """
 
 import json
+import os
 import random
 import sys
 import time
@@ -258,6 +260,59 @@ def predicted(runtime="local", seed=0):
     row(f"predicted, {runtime}", least=min(ratios), median=np.median(ratios), most=max(ratios))
 
 
+def of_random_sizes(seed, cases):
+    """(name, tensor) of programs on arrays in memory, of some bytes to some 64 MiB."""
+    chance, rng = random.Random(seed), np.random.default_rng(seed)
+
+    def extent(most):
+        return int(2 ** chance.uniform(3 if most < 11 else 4, most))
+
+    def array(*shape):
+        return tw.source(rng.standard_normal(shape, dtype=np.float32))
+
+    for number in range(cases):
+        kind, m, n, k = number % 6, extent(12), extent(12), extent(10)
+        if kind == 0:
+            m, n = extent(10.5), extent(10.5)
+            yield f"product {m} x {n} x {k}", array(m, k) @ array(k, n)
+        elif kind == 1:
+            x, which = array(m, n), chance.randrange(4)
+            made = [lambda x: tw.exp(x * 0.5) + 1.0, lambda x: x + array(m, n), lambda x: tw.relu(x * 2.0 + 1.0) + x]
+            yield f"chain {which} {m} x {n}", [*made, lambda x: tw.tanh(x) * x][which](x)
+        elif kind == 2:
+            axis = chance.randrange(2)
+            yield f"sum {m} x {n}, axis {axis}", tw.sum(array(m, n), axis)
+        elif kind == 3:
+            yield f"softmax {m} x {n}", tw.softmax(array(m, n))
+        elif kind == 4:
+            yield f"x + transposed y {m} x {n}", array(m, n) + tw.transpose(array(n, m))
+        else:
+            m, n = extent(10), extent(10)
+            x = array(m, k)
+            for width in (k, n, n):
+                x = tw.relu(x @ array(x.shape[1], width))
+            yield f"perceptron of three layers {m} x {k} x {n}", x
+
+
+def sizes(seed, cases=84, seconds=0.15):
+    """Seconds that plans predict for programs of random sizes, beside the least of many runs."""
+    used, ratios = probe(seconds=6.0), {"probed": [], "by default": []}
+    for name, tensor in of_random_sizes(seed, cases):
+        plans = {"probed": tw.plan(tensor, used), "by default": tw.plan(tensor)}
+        plan, end = plans["probed"], time.perf_counter() + seconds
+        least = timed(lambda plan=plan: tw.run(plan), 5, time.perf_counter)[1]
+        while time.perf_counter() < end:
+            least = min(least, timed(lambda plan=plan: tw.run(plan), 5, time.perf_counter)[1])
+        found = {how: one.seconds / least for how, one in plans.items()}
+        for how, ratio in found.items():
+            ratios[how].append(ratio)
+        row(f"of random sizes: {name}", measured_ms=1e3 * least, **found)
+    for how, every in ratios.items():
+        figures = {f"within_{k}": sum(1 / k <= ratio <= k for ratio in every) for k in (2, 3)}
+        figures |= {"least": min(every), "median": np.median(every), "most": max(every)}
+        row(f"of random sizes, {how}", seed=seed, cases=cases, load=os.getloadavg()[0], **figures)
+
+
 def of_sizes():
     """(name, tensor) of programs on arrays that fit into caches of the processor, and on larger ones."""
     rng = np.random.default_rng(0)
@@ -294,6 +349,8 @@ def defaults(seconds=0.5):
 
 if __name__ == "__main__" and "defaults" in sys.argv[1:]:
     defaults()
+elif __name__ == "__main__" and "sizes" in sys.argv[1:]:
+    sizes(int(sys.argv[-1]) if "--seed" in sys.argv else random.randrange(1 << 20))
 elif __name__ == "__main__":
     million()
     trials()
@@ -303,5 +360,6 @@ elif __name__ == "__main__":
     by_hand()
     random_products()
     defaults()
+    sizes(random.randrange(1 << 20))
     predicted()
     predicted("ray")

@@ -14,8 +14,18 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-HOST = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())
-"""This host, as it stands in temporary names."""
+
+def _host() -> str:
+    """The name of this host, and where it has them the number of this process's namespace of processes: containers may
+    share a name and a folder, and the same number is another process in each."""
+    name = socket.gethostname()
+    with suppress(OSError):
+        name += f"_{Path('/proc/self/ns/pid').stat().st_ino:x}"
+    return re.sub(r"[^A-Za-z0-9]", "_", name)
+
+
+HOST = _host()
+"""This host, as it stands in temporary names; whether a process of such a name runs can be asked."""
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:

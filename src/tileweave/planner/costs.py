@@ -10,7 +10,7 @@ Source: own; marginal costs per index point after Tapestry, "The Cost Informatio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tileweave.graph import FileData, Graph, Operation, Source, Tensor, resolve
+from tileweave.graph.ops.operators import is_elementwise
 from tileweave.planner.placement import Boxes, IntArray
 from tileweave.space import Box, Projection
 
@@ -265,6 +266,26 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
     arriving = np.where(own < wanted, _most([here, *full, *longest], waves) * item, 0)
     away, most = np.maximum(blocks - near, 0), _most([here, *full, *touched], waves)
     return Arrival(wanted, wanted - own, away, blocks, most, arriving)
+
+
+def crossed_inputs(operation: Operation, terms_of: Callable[[Tensor], Sequence[Term]]) -> frozenset[str]:
+    """The inputs of an elementwise operation that lie in memory across the order in which its result is made, where
+    others lie along it: a kernel then reads single elements of the one or the other."""
+    shape = operation.index.shape
+    fast = next((k for k in reversed(range(len(shape))) if shape[k] > 1), None)
+    if not is_elementwise(operation.operator) or operation.signature is None or fast is None:
+        return frozenset()
+    along: dict[str, bool] = {}
+    for name, tensor in operation.inputs:
+        rows = operation.signature.input(name).map.matrix
+        dims = {d for d, row in enumerate(rows) if row[fast]}
+        for term in terms_of(tensor):
+            if term.origin is not None and dims:
+                wide = [r for r, n in enumerate(term.origin.shape) if n > 1]
+                moved = {r for d in dims for r, _, _ in term.dims[d].rows}
+                if moved and wide:
+                    along[name] = along.get(name, True) and wide[-1] in moved
+    return frozenset(name for name, is_along in along.items() if not is_along) if any(along.values()) else frozenset()
 
 
 def in_files(source: Source | None) -> bool:

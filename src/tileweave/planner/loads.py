@@ -18,6 +18,7 @@ from tileweave.planner.costs import (
     Term,
     TermDim,
     arrival,
+    crossed_inputs,
     in_files,
     index_of_boxes,
     input_boxes,
@@ -48,7 +49,9 @@ class Load:
     Args:
         tasks: shards.
         flops: operations.
+        functions: of these, exponentials and the like.
         touched: bytes of what it reads and makes, as the kernels see it.
+        crossed: of these, what an elementwise step reads across the order of its result.
         moved: bytes that arrive from other machines.
         messages: blocks that they come from.
         read: bytes from storage, by the machine whose disk has them, and from blocks that are spilled.
@@ -64,7 +67,9 @@ class Load:
 
     tasks: IntArray
     flops: Floats
+    functions: Floats
     touched: IntArray
+    crossed: IntArray
     moved: IntArray
     messages: IntArray
     read: IntArray
@@ -85,6 +90,7 @@ class _Reading(NamedTuple):
     tensor: Tensor
     region: Boxes
     counts: Counts
+    name: str = ""
 
 
 class _Combined(NamedTuple):
@@ -106,6 +112,7 @@ class Loads:
         self.loads: dict[Any, Load] = {}
         self._numbers: dict[Any, int] = {}
         self._kinds: dict[Operation | Sink, int] = {}
+        self._crossed: dict[Operation, frozenset[str]] = {}
 
     def of(self, plan: Plan) -> list[Load]:
         """Per step of a plan."""
@@ -122,6 +129,12 @@ class Loads:
         if tensor not in self.terms:
             self.terms[tensor] = read_terms(tensor)
         return self.terms[tensor]
+
+    def crossed(self, operation: Operation) -> frozenset[str]:
+        """Its inputs that lie across the order of its result."""
+        if operation not in self._crossed:
+            self._crossed[operation] = crossed_inputs(operation, self.terms_of)
+        return self._crossed[operation]
 
     def number(self, value: Any) -> int:
         """A small number that stands for a value."""
@@ -202,7 +215,7 @@ class _PlanLoads:
             boxes = index_of_boxes(node, step.outputs[0], boxes)
         for name, tensor in node.inputs:
             if (name in late) if step.stage == "combine" else (step.stage == "block" or name not in late):
-                yield _Reading(tensor, input_boxes(node, name, boxes), counts)
+                yield _Reading(tensor, input_boxes(node, name, boxes), counts, name)
 
     def partners(self, step: Step, tensor: Tensor, receiving: Flags) -> Flags:
         """Which machines give or take something of a tensor; of partial results, those that receive."""
@@ -235,15 +248,18 @@ class _PlanLoads:
     def _load_of(self, step: Step, boxes: Boxes, counts: Counts, who: IntArray | None = None) -> Load:
         node, count = step.node, self.count if who is None else len(who)
         zero = np.zeros(count, np.int64)
-        moved, messages, read, served, carried, temporary, touched = (zero.copy() for _ in range(7))
+        moved, messages, read, served, carried, temporary, touched, crossed = (zero.copy() for _ in range(8))
+        across = self.known.crossed(node) if isinstance(node, Operation) else frozenset()
         written, block, made = zero, zero, zero
         flops: Floats = np.zeros(count)
+        functions: Floats = np.zeros(count)
         edges: list[int] = []
         by_piece = takes_boxes(node)
         for reading in self._readings(step, boxes, counts):
             item = reading.tensor.dtype.itemsize
             size = volume(reading.region, counts) * item
             touched += size
+            crossed += size * (reading.name in across)
             blocks, arriving = zero.copy(), zero.copy()
             arrived = 0
             for term in self.known.terms_of(reading.tensor):
@@ -283,7 +299,8 @@ class _PlanLoads:
             edges.append(int(joined.moved.sum()))
         elif node.signature is not None:
             points = volume(boxes, counts)
-            flops = points * dict(node.signature.costs).get("flops", 0.0)
+            costs = dict(node.signature.costs)
+            flops, functions = (points * costs.get(name, 0.0) for name in ("flops", "functions"))
         if isinstance(node, Operation):
             block, made = self._made(node, step, boxes, counts, zero)
             if step.accumulated:
@@ -292,7 +309,9 @@ class _PlanLoads:
         return Load(
             machine_blocks(step.where, count) if who is None else zero,
             flops,
+            functions,
             touched + made,
+            crossed,
             moved,
             messages,
             read + served,

@@ -7,6 +7,9 @@ be written in a TOML file::
     memory = "2GiB"            # bytes that a plan may hold on one machine
     flops_per_second = 100e9
     bytes_per_second = 20e9    # memory bandwidth
+    functions_per_second = 6e9 # exponentials, logarithms and the like, of float32
+    caches = [[2097152, 100e9], [33554432, 60e9]]  # working sets up to so many bytes move at such rates
+    crossing = 6               # how many times as long an operand takes that lies across the others
     cores = 2
 
     [link]
@@ -22,6 +25,8 @@ be written in a TOML file::
 
     [task]
     seconds = 10e-6            # the runtime's own cost of one task
+    call_seconds = 1e-6        # of one among calls of native code in a row, as tasks on arrays of one machine are
+    run_seconds = 2e-6         # of a run, whatever it computes
 
     [[machine]]
     name = "a"
@@ -58,11 +63,13 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
 from tileweave.backends.base import OfDevice, backend
+from tileweave.backends.host import cache_bytes
 from tileweave.errors import BackendError, PlanError
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.words import size_text
@@ -111,6 +118,11 @@ class Machine:
         link_bytes_per_second: into this machine; None: as all machines have it.
         flops: (element type, operations per second) where it computes at another rate.
         gpu: the kind of its device, such as ``sm_90a``; empty: none.
+        functions_per_second: exponentials, logarithms and the like, of float32; None: as fast as other operations.
+        caches: (bytes, bytes per second): working sets of up to so many bytes move at such a rate, the smallest first;
+            larger ones at that of memory.
+        crossing: how many times as long a byte takes that an elementwise operation reads across the order of its
+            result.
     """
 
     name: str
@@ -121,6 +133,9 @@ class Machine:
     link_bytes_per_second: float | None = None
     flops: tuple[tuple[str, float], ...] = ()
     gpu: str = ""
+    functions_per_second: float | None = None
+    caches: tuple[tuple[int, float], ...] = ()
+    crossing: float = 1.0
 
     def rate(self, dtype: str) -> float:
         """Operations per second on an element type."""
@@ -173,9 +188,11 @@ class Machines:
         link_seconds: per message.
         storage_bytes_per_second: of sources and sinks, per machine.
         cached_bytes_per_second: of sources that the system's cache of files holds; None: as of others.
-        open_seconds: to open the file of a source, before the first task.
+        open_seconds: to open the file of a source, on each machine that reads it.
         store_seconds: to store a file, whatever its size.
         task_seconds: the runtime's own cost of one task.
+        call_seconds: the same where tasks are calls of native code in a row, as those on arrays of one machine are.
+        run_seconds: of a run, whatever it computes.
         groups: links that several machines share, the outermost first.
         storage: whether all machines see the same files.
     """
@@ -190,6 +207,8 @@ class Machines:
     cached_bytes_per_second: float | None = None
     open_seconds: float = 0.0
     store_seconds: float = 0.0
+    call_seconds: float = 1e-6
+    run_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]
@@ -299,8 +318,8 @@ def machines(
         count: how many, or the path of a TOML file, or machines to change.
         memory: of each machine, as bytes or text such as ``"2GiB"``; this host's memory, shared equally, by default.
         cores: threads per machine.
-        flops_per_second: per machine.
-        bytes_per_second: memory bandwidth per machine.
+        flops_per_second: per machine, of functions too.
+        bytes_per_second: memory bandwidth per machine, in caches too.
         link_bytes_per_second: into each machine.
         task_seconds: the runtime's own cost of one task.
         gpu: the kind of the device of each, such as ``"sm_90a"``.
@@ -324,6 +343,10 @@ def machines(
         threads = max(1, (os.cpu_count() or 1) // count)
         out = _equal(count, share, threads)
     each: dict[str, Any] = {}
+    if flops_per_second is not None:  # rates that go with others than those given would say nothing
+        each["functions_per_second"] = None
+    if bytes_per_second is not None:
+        each |= {"caches": (), "crossing": 1.0}
     if memory is not None:
         each["memory_bytes"] = bytes_from(memory, "machines(memory)")
     for name, value in (
@@ -342,11 +365,15 @@ def machines(
     return replace(out, **given) if given else out
 
 
-CORE_BYTES_PER_SECOND, MOST_BYTES_PER_SECOND = 30e9, 200e9
-"""What one core reads and writes, and the most that all of a machine do: between the rates of memory and of the caches,
-in which most arrays of a program are. `bench/planner.py defaults` holds what follows against measured seconds."""
-HOST_TASK_SECONDS = 5e-6
-"""Of a task in a process; where files are read, it is up to ten times as long."""
+CORE_BYTES_PER_SECOND, MOST_BYTES_PER_SECOND = 15e9, 200e9
+"""What one core reads and writes, and the most that all of a machine do. `bench/planner.py defaults` holds what follows
+against measured seconds."""
+CORE_CACHE_BYTES_PER_SECOND = 50e9, 35e9
+"""The same in the second cache and in the last one."""
+CORE_FUNCTIONS_PER_SECOND = 3e9
+CROSSING = 6.0
+HOST_TASK: dict[str, Any] = {"task_seconds": 5e-6, "call_seconds": 1e-6, "run_seconds": 2e-6}
+"""Of a task in a process (where files are read, it is up to ten times as long), of a native call, and of a run."""
 HOST_FILES: dict[str, Any] = {"cached_bytes_per_second": 10e9, "open_seconds": 200e-6, "store_seconds": 5e-3}
 """Of a solid-state disk and a file system of today, within a factor of 3."""
 
@@ -355,8 +382,12 @@ HOST_FILES: dict[str, Any] = {"cached_bytes_per_second": 10e9, "open_seconds": 2
 def _equal(count: int, memory_bytes: int, cores: int) -> Machines:
     """Machines of this host: the same value for the same numbers, so that a plan of a graph is known again at once."""
     memory = min(CORE_BYTES_PER_SECOND * cores, MOST_BYTES_PER_SECOND)
-    found = tuple(Machine(f"m{k}", memory_bytes, cores, 50e9 * cores, memory) for k in range(count))
-    return Machines(found, task_seconds=HOST_TASK_SECONDS, **HOST_FILES)
+    _, second, last = cache_bytes()
+    held = (second * cores, max(second * cores, last // count))
+    caches = tuple((size, rate * cores) for size, rate in zip(held, CORE_CACHE_BYTES_PER_SECOND, strict=True))
+    one = Machine("", memory_bytes, cores, 50e9 * cores, memory, caches=caches, crossing=CROSSING)
+    one = replace(one, functions_per_second=CORE_FUNCTIONS_PER_SECOND * cores)
+    return Machines(tuple(replace(one, name=f"m{k}") for k in range(count)), **HOST_TASK, **HOST_FILES)
 
 
 def _positive(where: str, name: str, value: Any) -> Any:
@@ -393,7 +424,7 @@ _TABLES = {
         "store_seconds": "store_seconds",
         "kind": "storage",
     },
-    "task": {"seconds": "task_seconds"},
+    "task": {"seconds": "task_seconds", "call_seconds": "call_seconds", "run_seconds": "run_seconds"},
 }
 
 
@@ -451,7 +482,8 @@ def to_toml(used: Machines) -> str:
         PlanError: machines share links in groups (levels are written by hand).
 
     Example:
-        >>> print(to_toml(machines(2, memory="2GiB", cores=4, flops_per_second=1e11)).split("[[machine]]")[1].strip())
+        >>> used = machines(2, memory="2GiB", cores=4, flops_per_second=1e11, bytes_per_second=3e10)
+        >>> print(to_toml(used).split("[[machine]]")[1].strip())
         name = "m0"
         memory = 2147483648
         cores = 4
@@ -472,9 +504,13 @@ def to_toml(used: Machines) -> str:
             "flops_per_second": one.flops_per_second,
             "bytes_per_second": one.bytes_per_second,
             "link_bytes_per_second": one.link_bytes_per_second,
+            "functions_per_second": one.functions_per_second,
+            "crossing": one.crossing if one.crossing != 1 else None,
             "gpu": one.gpu or None,
         }
         lines += ["[[machine]]", *(f"{key} = {_toml(value)}" for key, value in rows.items() if value is not None)]
+        if one.caches:
+            lines.append(f"caches = [{', '.join(f'[{size}, {_toml(rate)}]' for size, rate in one.caches)}]")
         if one.flops:
             lines.append(f"flops = {{ {', '.join(f'{name} = {_toml(rate)}' for name, rate in one.flops)} }}")
         lines.append("")
@@ -500,11 +536,22 @@ def _machine(where: str, values: dict[str, Any]) -> Machine:
     values["gpu"] = _device(where, values.get("gpu", ""))
     if not isinstance(values["name"], str) or not isinstance(values.get("cores", 1), int):
         raise PlanError(where, "name is not text, or cores is not an integer")
+    values["caches"] = _caches(where, values.get("caches", ()))
     for name, value in [*values.items(), *flops.items()]:
-        if name not in ("name", "gpu"):
+        if name not in ("name", "gpu", "caches"):
             _positive(where, name, value)
     rates = sorted((element_type(f"{where} flops", name).name, rate) for name, rate in flops.items())
     return Machine(memory_bytes=memory_bytes, flops=tuple(rates), **values)
+
+
+def _caches(where: str, rows: object) -> tuple[tuple[int, float], ...]:
+    pairs = [tuple(row) for row in rows if isinstance(row, list)] if isinstance(rows, list) else []
+    if rows and not (isinstance(rows, list) and len(pairs) == len(rows) and all(len(pair) == 2 for pair in pairs)):
+        raise PlanError(where, f"caches is {rows!r}", legal="[[bytes, bytes per second], ..]")
+    found = [(bytes_from(size, where), _positive(where, "caches", rate)) for size, rate in pairs]
+    if any(one[0] >= other[0] for one, other in pairwise(found)):
+        raise PlanError(where, f"caches is {rows!r}", legal="sizes that increase")
+    return tuple(found)
 
 
 def _level(where: str, row: dict[str, Any]) -> Level:

@@ -78,7 +78,7 @@ class Placement:
         replica: (extent, stride) of machines that hold copies; where there is a run, of those that share each part.
         offset: the machine of the first block.
         run: how many blocks each machine holds, row-major over the blocks (`waves`) of a part that several machines
-            share; 0: one machine holds all blocks of its part.
+            share, the last ones one less where there are not as many; 0: one machine holds all blocks of its part.
         weights: of all machines, in the order in which they fill: by these, machines have parts of unequal lengths.
         rest: how many machines behind those of the parts take the blocks that the runs of all parts leave.
 
@@ -111,6 +111,12 @@ class Placement:
                 f"{self.owners} runs of {self.run} blocks do not hold {prod(self.waves)}",
                 legal="longer runs, or more machines in replica",
             )
+        if self.run > (even := -(-prod(self.waves) // self.owners)):
+            raise PlanError(
+                "Placement(.., run)",
+                f"runs of {self.run} blocks leave some of {self.owners} machines without one of {prod(self.waves)}",
+                legal=f"at most {even}",
+            )
         for blocks, extent, waves in zip(self.grid, self.parts, self.waves, strict=True):
             if extent * waves < blocks:
                 raise PlanError(
@@ -128,7 +134,8 @@ class Placement:
     def layout(self) -> Layout:
         """The Axe layout, on the grid rounded up to whole runs of waves.
 
-        With a run it is that of the parts, then of the blocks of a part, without those that are left.
+        With a run it is that of the parts, then of the blocks of a part, rounded up to whole runs and without those
+        that are left.
         """
         start = Coord((("machine", self.offset),)) if self.offset else Coord()
         if self.run:
@@ -147,6 +154,11 @@ class Placement:
     def owners(self) -> int:
         """How many machines share each part of a placement in runs."""
         return prod(extent for extent, _ in self.replica)
+
+    @property
+    def short(self) -> int:
+        """How many of the owners of a part, the last ones, have a block less than a run."""
+        return max(0, self.run * self.owners - prod(self.waves))
 
     @property
     def left(self) -> int:
@@ -177,7 +189,7 @@ class Placement:
             number = self._left_number(place)
             if number >= 0:
                 return self.first_of_rest + number // self.left_run
-            rows.append((self._inside(place) // self.run, self.replica))
+            rows.append((self._owner(self._inside(place))[0], self.replica))
         number = self.offset
         for part, digits in rows:
             for extent, stride in reversed(digits):
@@ -199,7 +211,21 @@ class Placement:
         number, left = self._inside(place), self._left_number(place) if self.run else -1
         if left >= 0:
             return left % self.left_run
-        return number % self.run if self.run else number
+        return self._owner(number)[1] if self.run else number
+
+    def _owner(self, number: int) -> tuple[int, int]:
+        """(which of a part's owners holds a block of it, the number of the block among the owner's)."""
+        full = (self.owners - self.short) * self.run
+        if number < full:
+            return divmod(number, self.run)
+        owner, at = divmod(number - full, self.run - 1)
+        return self.owners - self.short + owner, at
+
+    def runs(self, owner: Any) -> tuple[Any, Any]:
+        """(the first block of an owner's run, the one behind its last); of numbers or arrays of owners."""
+        first = self.owners - self.short
+        start = owner * self.run - np.maximum(owner - first, 0)
+        return start, start + self.run - (owner >= first)
 
     def _left_number(self, place: Sequence[int]) -> int:
         """The number of a block among those that all runs leave; negative where it is none of them."""
@@ -242,7 +268,8 @@ class Placement:
         whole = [np.flatnonzero(waves == number) for number in range(count)]
         found: list[IntArray] = []
         for wave in range(self.wave_count):
-            numbers = range(wave, count - self.left, self.run) if wave < self.run else ()
+            starts, stops = self.runs(np.arange(self.owners))
+            numbers = starts[starts + wave < stops] + wave
             row = [np.asarray(self._left_blocks(wave) if wave < self.left_run else [], np.int64)]
             found.append(np.concatenate([*row, *(whole[number] for number in numbers)]))
         return np.repeat(np.arange(len(found)), list(map(len, found))), np.concatenate(found)
@@ -424,8 +451,8 @@ def _segments(where: Placement, machines: int) -> list[tuple[IntArray, IntArray,
     runs; the rest of the machines have several parts' blocks, so there are several of these."""
     parts, here = _machine_parts((*where.digits, where.replica), (), where.offset, machines)
     blocks, left, most = prod(where.waves), where.left, where.left_run
-    start = parts[:, -1] * where.run * here
-    out = [(parts[:, :-1].copy(), start, np.minimum(start + where.run, blocks) * here)]
+    start, stop = where.runs(parts[:, -1])
+    out = [(parts[:, :-1].copy(), start * here, stop * here)]
     if most:
         taker = np.arange(machines, dtype=np.int64) - where.first_of_rest
         takes = (taker >= 0) & (taker < where.rest)

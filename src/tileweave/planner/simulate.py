@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tileweave.errors import PlanError
-from tileweave.graph import FileTarget, Operation, Sink, Tensor
-from tileweave.planner.costs import stored_in_files, volume
-from tileweave.planner.count import EFFICIENCY, counted_peaks
+from tileweave.graph import FileTarget, Operation, Sink, Source, Tensor
+from tileweave.planner.costs import Flags, in_files, stored_in_files, volume
+from tileweave.planner.count import counted_peaks
 from tileweave.planner.loads import Load, Loads, held_at
 from tileweave.planner.machines import LinkGroup, Machines
 from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Costs, Plan, Step
-from tileweave.planner.streams import needed_steps, streams
+from tileweave.planner.rates import Floats, Rates
+from tileweave.planner.streams import needed_steps, read_tensors, streams
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 COUNTED_TASKS = 500
 """Plans of up to so many tasks have their peak memory counted task by task (about 0.1 ms each)."""
 
@@ -79,7 +79,7 @@ class Simulation:
         return int(sum((load.moved for load in self.loads), np.zeros(1, np.int64)).max())
 
 
-CostModel = Callable[[Step, Load, "Rates"], "np.ndarray[Any, Any]"]
+CostModel = Callable[[Step, Load, Rates], np.ndarray[Any, Any]]
 """(step, what it does on each machine, rates of these) -> seconds that each machine, in the order in which they fill,
 computes and reads from storage, without what it waits for."""
 MODELS: dict[str, CostModel] = {}
@@ -109,9 +109,10 @@ def simulate(plan: Plan, known: Loads | None = None, model: str = "roofline") ->
     """
     if model not in MODELS:
         raise PlanError("simulate(model)", f"{model!r} is no cost model", legal=", ".join(MODELS))
-    loads = (known or Loads()).of(plan)
+    known = known or Loads()
+    loads = known.of(plan)
     held = _held(plan, loads)
-    seconds, spans, durations = _timeline(plan, loads, MODELS[model])
+    seconds, spans, durations = _timeline(plan, loads, MODELS[model], known)
     steps = tuple(
         Costs(
             int(load.tasks.sum()),
@@ -150,44 +151,14 @@ def _held(plan: Plan, loads: Sequence[Load]) -> Peaks:
 # time
 
 
-DIRECT_TASK_SECONDS = 1e-6
-"""The most that a task costs in a plan of one machine on arrays, which runs as one row of native calls: a run of one
-task takes 1.4 us in all on an idle Zen 4, each further one 0.03 us."""
-
-
-class Rates:
-    """The rates of machines, as arrays in the order in which they fill: of memory, of links, of arithmetic.
-
-    Args:
-        machines: any.
-        direct: whether a plan runs as one row of calls, so that its tasks do not cost what they cost one by one.
-        stored: bytes of the sources that are files.
-    """
-
-    def __init__(self, machines: Machines, direct: bool = False, stored: int = 0) -> None:
-        filled = [machines.machines[k] for k in machines.order]
-        self.task_seconds = min(machines.task_seconds, DIRECT_TASK_SECONDS) if direct else machines.task_seconds
-        self.machines, self.filled = machines, filled
-        self.read = machines.read_bytes_per_second(stored)
-        self.flops: dict[str, Floats] = {}
-        self.bytes = np.asarray([m.bytes_per_second for m in filled])
-        self.link = np.asarray([m.link_bytes_per_second or machines.link_bytes_per_second for m in filled])
-
-    def flops_of(self, dtype: str) -> Floats:
-        """Operations per second on an element type."""
-        if dtype not in self.flops:
-            self.flops[dtype] = np.asarray([m.rate(dtype) for m in self.filled])
-        return self.flops[dtype]
-
-
 def roofline(step: Step, load: Load, rates: Rates) -> Floats:
-    """The larger of what arithmetic and memory take at the derated rates, what storage takes, and a task's own cost.
+    """What kernels take (`Rates.kernel_seconds`), what storage takes, and a task's own cost.
 
     Arrays in the memory of the process that runs the plan are no storage: one machine uses them where they lie, to
     several they travel over the link.
     """
     machines = rates.machines
-    compute = np.maximum(load.flops / rates.flops_of(step.tensor.dtype.name), load.touched / rates.bytes) / EFFICIENCY
+    compute = rates.kernel_seconds(step.tensor.dtype, load.flops, load.functions, load.touched, load.crossed)
     read, written = load.read - load.served - load.carried, load.written
     if isinstance(step.node, Sink) and not isinstance(step.node.target, FileTarget):
         return (read + written) / rates.read  # results in memory are computed where they belong
@@ -201,14 +172,17 @@ def roofline(step: Step, load: Load, rates: Rates) -> Floats:
 MODELS["roofline"] = roofline
 
 
-def _timeline(plan: Plan, loads: Sequence[Load], model: CostModel) -> tuple[float, tuple[Busy, ...], list[float]]:
+def _timeline(
+    plan: Plan, loads: Sequence[Load], model: CostModel, known: Loads
+) -> tuple[float, tuple[Busy, ...], list[float]]:
     machines, count = plan.machines, len(plan.machines)
     files, stored = stored_in_files(plan.graph)
+    opened = _Opened(known, count) if files and machines.open_seconds else None
     direct = count == 1 and all((x.read + x.written == x.carried).all() for x in loads)  # no files
-    rates = Rates(machines, direct, stored)
+    rates = Rates(machines, direct=direct, stored=stored)
     needed = needed_steps(plan.steps)
     done: list[Floats] = []
-    free, link_free, disk_free = (np.full(count, files * machines.open_seconds) for _ in range(3))
+    free, link_free, disk_free = (np.full(count, machines.run_seconds) for _ in range(3))
     place = {machine: k for k, machine in enumerate(machines.order)} if machines.groups else {}
     groups = [_Group(machines, group, place) for group in machines.groups]
     spans: list[Busy] = []
@@ -219,6 +193,9 @@ def _timeline(plan: Plan, loads: Sequence[Load], model: CostModel) -> tuple[floa
         ready = np.zeros(count)
         for n in needed[number]:
             ready = np.maximum(ready, done[n].max() if crossing or _waits(step, plan.steps[n]) else done[n])
+        if opened is not None:
+            opening = opened.first(step, load) * machines.open_seconds
+            free, disk_free = free + opening, disk_free + opening
         crosses = load.moved + load.carried if count > 1 else load.moved
         transfer = crosses / rates.link + load.messages * machines.link_seconds
         arrive = np.where(transfer > 0, np.maximum(ready, link_free), ready)
@@ -240,6 +217,25 @@ def _timeline(plan: Plan, loads: Sequence[Load], model: CostModel) -> tuple[floa
         spans += _spans(number, machines, load, arrive, start, end)
         durations.append(float((end - arrive)[here].max()) if here.any() else 0.0)
     return float(max((d.max() for d in done), default=0.0)), tuple(spans), durations
+
+
+class _Opened:
+    """Which machines have opened which files."""
+
+    def __init__(self, known: Loads, count: int) -> None:
+        self.known, self.count = known, count
+        self.open: dict[Source, Flags] = {}
+
+    def first(self, step: Step, load: Load) -> IntArray:
+        """How many files each machine opens for a step: those that the step reads, where the machine reads storage."""
+        out, reads = np.zeros(self.count, np.int64), load.read > 0
+        found = {term.source for tensor in read_tensors(step) for term in self.known.terms_of(tensor)}
+        for source in found:
+            if source is not None and in_files(source):
+                before = self.open.get(source, np.zeros(self.count, np.bool_))
+                out += reads & ~before
+                self.open[source] = before | reads
+        return out
 
 
 def _waits(step: Any, before: Any) -> bool:

@@ -315,7 +315,7 @@ def in_runs(
     run = -(-in_rows * in_pieces * used // (bare.owners * (used + rest)))
     size = run * -(-rows // in_rows) * -(-columns // in_pieces)
     close = size <= 1.01 * size.min()
-    if not (spare or rest) and rows * columns <= min(SMALL_PART, 100 * bare.owners):
+    if not spare and rows * columns <= min(SMALL_PART, 100 * bare.owners):
         shares = [_shares(rows, columns, *way, bare.owners) for way in zip(in_rows, in_pieces, run, strict=True)]
         least, most = (np.asarray(ends) for ends in zip(*shares, strict=True))
         even = most <= max(1.01 * most.min(), most[close].min())
@@ -340,8 +340,11 @@ of larger parts would take longer than the rest of planning."""
 def _shares(rows: int, columns: int, in_rows: int, in_pieces: int, run: int, owners: int) -> tuple[int, int]:
     """(the least, the most) elements of any owner of a part that is cut so, in runs of so many blocks."""
     sizes = np.outer(np.diff(even_cuts(rows, in_rows)), np.diff(even_cuts(columns, in_pieces))).reshape(-1)
-    shares = np.add.reduceat(sizes, np.arange(0, len(sizes), run))
-    return int(shares.min()) if len(shares) >= owners else 0, int(shares.max())
+    one = Placement((len(sizes),), ((),), (len(sizes),), ((owners, 1),), run=run, rest=len(sizes))
+    starts, stops = one.runs(np.arange(owners))
+    held = np.append(0, np.cumsum(sizes))
+    shares = held[stops] - held[starts]
+    return int(shares.min()), int(shares.max())
 
 
 Sharing = Literal["boxes", "runs"]

@@ -33,6 +33,11 @@ EDGE = 768
 """Rows and columns of the product by which arithmetic is measured."""
 BYTES = 64 << 20
 """Of the arrays by which bandwidths are measured: far more than caches hold."""
+WORKING_SETS = tuple(1 << k for k in range(16, 26))
+"""Bytes of what is read and written together, for the rates of caches."""
+CROSSED = 500
+"""Rows and columns of arrays that are read across; no power of two, whose columns would share a cache's set."""
+CALLS = 32
 TASKS = 500
 WAIT_SECONDS = 120
 """How long a node of a cluster may take to answer."""
@@ -57,7 +62,8 @@ def probe(address: str | None = None, *, folder: str | None = None, seconds: flo
 
 
 def _host(folder: str | None, seconds: float) -> Machines:
-    each = seconds / (len(DTYPES) + 5)
+    each = seconds / (len(DTYPES) + 9)
+    run, call = _call_seconds(each)
     name = os.uname().nodename if hasattr(os, "uname") else "host"
     rates = {dtype: _flops_per_second(dtype, each) / EFFICIENCY for dtype in DTYPES}
     one = replace(
@@ -66,9 +72,13 @@ def _host(folder: str | None, seconds: float) -> Machines:
         flops_per_second=rates["float32"],
         bytes_per_second=_bytes_per_second(each) / EFFICIENCY,
         flops=tuple(sorted((dtype, rate) for dtype, rate in rates.items() if dtype != "float32")),
+        functions_per_second=_functions_per_second(each, run) / EFFICIENCY,
+        caches=_caches(each, run),
+        crossing=_crossing(each, run),
     )
     bandwidth, latency = _copies(each)
-    return Machines((one,), bandwidth, latency, task_seconds=_task_seconds(folder, each), **_storage(folder, 2 * each))
+    costs: dict[str, Any] = {"task_seconds": _task_seconds(folder, each), "call_seconds": call, "run_seconds": run}
+    return Machines((one,), bandwidth, latency, **costs, **_storage(folder, 2 * each))
 
 
 def _best(function: Callable[[], Any], seconds: float) -> float:
@@ -95,10 +105,53 @@ def _flops_per_second(dtype: str, seconds: float) -> float:
     return float(2 * EDGE**3 / _best(lambda: api.run(plan, bind={"x": data, "y": data}), seconds))
 
 
-def _bytes_per_second(seconds: float) -> float:
-    data, out = (np.ones(BYTES // 4, np.float32) for _ in range(2))
+def _bytes_per_second(seconds: float, size: int = BYTES, apart: float = 0.0) -> float:
+    """Of an operation from an array of so many bytes to another; a time is taken off that a run has anyhow."""
+    data, out = (np.ones(size // 4, np.float32) for _ in range(2))
     plan = api.plan(g.relu(_hole("x", data)))
-    return 2 * BYTES / _best(lambda: api.run(plan, bind={"x": data}, out=out), seconds)
+    took = _best(lambda: api.run(plan, bind={"x": data}, out=out), seconds)
+    return 2 * size / max(took - apart, took / 4)
+
+
+def _caches(seconds: float, apart: float) -> tuple[tuple[int, float], ...]:
+    """(working set, rate) of ever larger ones, up to those that no cache holds."""
+    each = seconds / len(WORKING_SETS)
+    return tuple((size, _bytes_per_second(each, size // 2, apart) / EFFICIENCY) for size in WORKING_SETS)
+
+
+def _crossing(seconds: float, apart: float) -> float:
+    """How many times as long an operand takes that lies across the other and the result than one that lies along."""
+    data, out = (np.ones((CROSSED, CROSSED), np.float32) for _ in range(2))
+    took = []
+    for other in (lambda y: y, g.transpose):
+        plan = api.plan(g.add(_hole("x", data), other(_hole("y", data))))
+        took.append(_best(lambda plan=plan: api.run(plan, bind={"x": data, "y": data}, out=out), seconds / 2) - apart)  # type: ignore[misc]
+    return max(1.0, 1 + 3 * (took[1] / max(took[0], 1e-9) - 1))
+
+
+def _functions_per_second(seconds: float, apart: float) -> float:
+    """The geometric mean of a fast function and a slow one, of arrays in a cache."""
+    data, out = (np.full(1 << 17, 0.5, np.float32) for _ in range(2))
+    rates = []
+    for function in (g.exp, g.tanh):
+        plan = api.plan(function(_hole("x", data)))
+        took = _best(lambda plan=plan: api.run(plan, bind={"x": data}, out=out), seconds / 2)  # type: ignore[misc]
+        rates.append(data.size / max(took - apart, took / 4))
+    return float(np.sqrt(rates[0] * rates[1]))
+
+
+def _call_seconds(seconds: float) -> tuple[float, float]:
+    """(what a run costs whatever it computes, what each call of native code in it adds)."""
+    data, out = (np.ones((8, 8), np.float32) for _ in range(2))
+    took = []
+    for count in (1, 1 + CALLS):
+        y = _hole("x", data)
+        for _ in range(count):
+            y = g.matmul(y, data)
+        plan = api.plan(y)
+        took.append(_best(lambda plan=plan: api.run(plan, bind={"x": data}, out=out), seconds / 2))  # type: ignore[misc]
+    call = max((took[1] - took[0]) / CALLS, 1e-8)
+    return max(took[0] - call, 1e-8), call
 
 
 def _copies(seconds: float) -> tuple[float, float]:

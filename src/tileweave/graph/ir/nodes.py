@@ -126,6 +126,9 @@ class Node(metaclass=_Interned):
         return self
 
 
+MOST_EXTENT = 2**63 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """A shape and an element type. Tensors start at the origin and are dense."""
@@ -136,8 +139,9 @@ class TensorType:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
         object.__setattr__(self, "dtype", np.dtype(self.dtype))
-        if any(n < 0 for n in self.shape):
-            raise GraphError("TensorType(shape, dtype)", f"shape {self.shape} has a negative extent", legal="0 or more")
+        if not all(0 <= n <= MOST_EXTENT for n in self.shape):
+            problem = f"shape {self.shape} has an extent below 0, or beyond what an index of 64 bits reaches"
+            raise GraphError("TensorType(shape, dtype)", problem, legal=f"0..{MOST_EXTENT}")
 
     @property
     def box(self) -> Box:

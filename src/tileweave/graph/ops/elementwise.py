@@ -26,6 +26,7 @@ from tileweave.graph.ir.sugar import FUNCTIONS, public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.operators import (
     FLOP,
+    FUNCTION,
     OPERATORS,
     Array,
     Arrays,
@@ -36,6 +37,7 @@ from tileweave.graph.ops.operators import (
     Operator,
     is_elementwise,
     operator_named,
+    program_costs,
     register,
 )
 from tileweave.space import Box, Projection
@@ -118,7 +120,9 @@ def elementwise(name: str, inputs: Sequence[Tensor], dtype: np.dtype[Any], *para
     for x in inputs:
         extra = rank - len(x.shape)
         reads.append(tuple(None if n == 1 and shape[extra + k] != 1 else extra + k for k, n in enumerate(x.shape)))
-    signature = _elementwise_signature(rank, tuple(reads), OPERATORS[name].costs)
+    steps: Any = dict(parameters).get("program")
+    costs = OPERATORS[name].costs if steps is None else program_costs((step, 1.0) for step, _, _ in steps)
+    signature = _elementwise_signature(rank, tuple(reads), costs)
     named = tuple((own, x) for (own, _), x in zip(signature.inputs, inputs, strict=True))
     return Tensor(Operation(name, Box.of(shape), named, (("out", TensorType(shape, dtype)),), parameters, signature))
 
@@ -257,18 +261,20 @@ def elementwise_operator(
     return made
 
 
-def _of(ufunc: np.ufunc, gradient: Any = None, lowering: str = "", name: str = "") -> Callable[..., Tensor]:
+def _of(
+    ufunc: np.ufunc, gradient: Any = None, lowering: str = "", name: str = "", costs: Costs = FLOP
+) -> Callable[..., Tensor]:
     own = name or ufunc.__name__
-    return elementwise_operator(own, ufunc, gradient=gradient, lowering=lowering)
+    return elementwise_operator(own, ufunc, gradient=gradient, lowering=lowering, costs=costs)
 
 
 negative: Call = _of(np.negative, lambda x, y, dy: [negative(dy)], "Neg")
 absolute: Call = _of(np.absolute, lambda x, y, dy: [multiply(dy, sign(x))], "Abs")
 sign: Call = _of(np.sign, flat, "Sign")
-exp: Call = _of(np.exp, lambda x, y, dy: [multiply(dy, y)], "Exp")
-log: Call = _of(np.log, lambda x, y, dy: [divide(dy, x)], "Log")
+exp: Call = _of(np.exp, lambda x, y, dy: [multiply(dy, y)], "Exp", costs=FUNCTION)
+log: Call = _of(np.log, lambda x, y, dy: [divide(dy, x)], "Log", costs=FUNCTION)
 sqrt: Call = _of(np.sqrt, lambda x, y, dy: [divide(dy, multiply(2.0, y))], "Sqrt")
-tanh: Call = _of(np.tanh, lambda x, y, dy: [multiply(dy, subtract(1.0, multiply(y, y)))], "Tanh")
+tanh: Call = _of(np.tanh, lambda x, y, dy: [multiply(dy, subtract(1.0, multiply(y, y)))], "Tanh", costs=FUNCTION)
 add: Call = _of(np.add, lambda a, b, y, dy: [dy, dy], "Add")
 subtract: Call = _of(np.subtract, lambda a, b, y, dy: [dy, negative(dy)], "Sub")
 multiply: Call = _of(np.multiply, lambda a, b, y, dy: [multiply(dy, b), multiply(dy, a)], "Mul")
@@ -361,7 +367,7 @@ def _power_gradient(a: Tensor, b: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]
     ]
 
 
-elementwise_row("power", _power_block, 2, _power_gradient)
+elementwise_row("power", _power_block, 2, _power_gradient, costs=FUNCTION)
 
 
 @public()
@@ -396,6 +402,7 @@ sigmoid: Call = elementwise_operator(
     types=np.exp,
     gradient=lambda x, y, dy: [multiply(dy, multiply(y, subtract(1.0, y)))],
     lowering="Sigmoid",
+    costs=FUNCTION,
 )
 """Elementwise ``1 / (1 + exp(-x))``, without overflow for large negative x."""
 

@@ -34,11 +34,14 @@ from tileweave.graph.ops.elementwise import (
     sqrt,
     subtract,
 )
-from tileweave.graph.ops.operators import Array
+from tileweave.graph.ops.operators import FLOP, FUNCTION, Array, Costs
 
 
-def _of(ufunc: np.ufunc, gradient: Any = None, lowering: str = "") -> Call:
-    return elementwise_operator(ufunc.__name__, ufunc, gradient=gradient, lowering=lowering)
+def _of(ufunc: np.ufunc, gradient: Any = None, lowering: str = "", costs: Costs = FLOP) -> Call:
+    return elementwise_operator(ufunc.__name__, ufunc, gradient=gradient, lowering=lowering, costs=costs)
+
+
+_function = partial(_of, costs=FUNCTION)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -99,24 +102,24 @@ def _over_one_less_square(sign: int, x: Tensor, y: Tensor, dy: Tensor) -> list[T
     return [multiply(dy, divide(float(sign), sqrt(subtract(1.0, multiply(x, x)))))]
 
 
-exp2: Call = _of(np.exp2, lambda x, y, dy: [multiply(dy, multiply(y, math.log(2.0)))])
-expm1: Call = _of(np.expm1, lambda x, y, dy: [multiply(dy, add(y, 1.0))])
-log1p: Call = _of(np.log1p, lambda x, y, dy: [divide(dy, add(x, 1.0))])
-log2: Call = _of(np.log2, lambda x, y, dy: [divide(dy, multiply(x, math.log(2.0)))])
-log10: Call = _of(np.log10, lambda x, y, dy: [divide(dy, multiply(x, math.log(10.0)))])
+exp2: Call = _function(np.exp2, lambda x, y, dy: [multiply(dy, multiply(y, math.log(2.0)))])
+expm1: Call = _function(np.expm1, lambda x, y, dy: [multiply(dy, add(y, 1.0))])
+log1p: Call = _function(np.log1p, lambda x, y, dy: [divide(dy, add(x, 1.0))])
+log2: Call = _function(np.log2, lambda x, y, dy: [divide(dy, multiply(x, math.log(2.0)))])
+log10: Call = _function(np.log10, lambda x, y, dy: [divide(dy, multiply(x, math.log(10.0)))])
 square: Call = _of(np.square, lambda x, y, dy: [multiply(dy, multiply(2.0, x))])
 reciprocal: Call = _of(np.reciprocal, lambda x, y, dy: [negative(multiply(dy, multiply(y, y)))])
-sin: Call = _of(np.sin, lambda x, y, dy: [multiply(dy, cos(x))], "Sin")
-cos: Call = _of(np.cos, lambda x, y, dy: [negative(multiply(dy, sin(x)))], "Cos")
-tan: Call = _of(np.tan, lambda x, y, dy: [multiply(dy, add(1.0, multiply(y, y)))])
-arcsin: Call = _of(np.arcsin, partial(_over_one_less_square, 1))
-arccos: Call = _of(np.arccos, partial(_over_one_less_square, -1))
-arctan: Call = _of(np.arctan, lambda x, y, dy: [divide(dy, add(1.0, multiply(x, x)))])
-sinh: Call = _of(np.sinh, lambda x, y, dy: [multiply(dy, cosh(x))])
-cosh: Call = _of(np.cosh, lambda x, y, dy: [multiply(dy, sinh(x))])
-arcsinh: Call = _of(np.arcsinh, lambda x, y, dy: [divide(dy, sqrt(add(multiply(x, x), 1.0)))])
-arccosh: Call = _of(np.arccosh, lambda x, y, dy: [divide(dy, sqrt(subtract(multiply(x, x), 1.0)))])
-arctanh: Call = _of(np.arctanh, lambda x, y, dy: [divide(dy, subtract(1.0, multiply(x, x)))])
+sin: Call = _function(np.sin, lambda x, y, dy: [multiply(dy, cos(x))], "Sin")
+cos: Call = _function(np.cos, lambda x, y, dy: [negative(multiply(dy, sin(x)))], "Cos")
+tan: Call = _function(np.tan, lambda x, y, dy: [multiply(dy, add(1.0, multiply(y, y)))])
+arcsin: Call = _function(np.arcsin, partial(_over_one_less_square, 1))
+arccos: Call = _function(np.arccos, partial(_over_one_less_square, -1))
+arctan: Call = _function(np.arctan, lambda x, y, dy: [divide(dy, add(1.0, multiply(x, x)))])
+sinh: Call = _function(np.sinh, lambda x, y, dy: [multiply(dy, cosh(x))])
+cosh: Call = _function(np.cosh, lambda x, y, dy: [multiply(dy, sinh(x))])
+arcsinh: Call = _function(np.arcsinh, lambda x, y, dy: [divide(dy, sqrt(add(multiply(x, x), 1.0)))])
+arccosh: Call = _function(np.arccosh, lambda x, y, dy: [divide(dy, sqrt(subtract(multiply(x, x), 1.0)))])
+arctanh: Call = _function(np.arctanh, lambda x, y, dy: [divide(dy, subtract(1.0, multiply(x, x)))])
 
 
 def _arctan2_gradient(a: Tensor, b: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]:
@@ -128,7 +131,7 @@ def _fmod_gradient(a: Tensor, b: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]:
     return [dy, negative(multiply(dy, trunc(divide(a, b))))]
 
 
-arctan2: Call = _of(np.arctan2, _arctan2_gradient)
+arctan2: Call = _function(np.arctan2, _arctan2_gradient)
 fmod: Call = _of(np.fmod, _fmod_gradient)
 
 
@@ -155,7 +158,9 @@ def _erf_gradient(x: Tensor, y: Tensor, dy: Tensor) -> list[Tensor]:
     return [multiply(dy, multiply(2 / math.sqrt(pi), exp(negative(multiply(x, x)))))]
 
 
-elementwise_row("erf", lambda operation, inputs: {"out": erf_of(inputs["x"])}, 1, _erf_gradient, lowering="Erf")
+elementwise_row(
+    "erf", lambda operation, inputs: {"out": erf_of(inputs["x"])}, 1, _erf_gradient, lowering="Erf", costs=FUNCTION
+)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -170,7 +175,7 @@ def _special(name: str, gradient: Any = None, scipys: str = "", numpys: Sequence
 
         return np.asarray(getattr(scipy.special, scipys or name)(x.astype(np.float64)))
 
-    return elementwise_operator(name, block, types=np.exp, gradient=gradient, numpys=numpys)
+    return elementwise_operator(name, block, types=np.exp, gradient=gradient, costs=FUNCTION, numpys=numpys)
 
 
 erfc: Call = _special(

@@ -13,7 +13,7 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,8 @@ Costs = tuple[tuple[str, float], ...]
 
 FLOP: Costs = (("flops", 1.0),)
 """The marginal costs of an operator that does one floating-point operation per index point."""
+FUNCTION: Costs = (("flops", 1.0), ("functions", 1.0))
+"""Of one that evaluates a function by a series, such as an exponential: an operation that takes as long as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,16 @@ def made(
     signature = Signature(names, reads, (("out", out[1]),), reductions, costs)
     named = tuple((own, x) for own, x, _ in inputs)
     return Tensor(Operation(name, Box.of(index), named, (("out", out[0]),), parameters, signature))
+
+
+def program_costs(steps: Iterable[tuple[str, float]], flops: float = 0.0) -> Costs:
+    """The marginal costs of steps of a fused program, (operator, how many times per index point), and of operations
+    beside them."""
+    total = {"flops": flops}
+    for name, times in steps:
+        for resource, amount in OPERATORS[name].costs if name in OPERATORS else FLOP:
+            total[resource] = total.get(resource, 0.0) + amount * times
+    return tuple(total.items())
 
 
 def operator_of(operation: Operation) -> Operator:

@@ -16,10 +16,10 @@ import numpy as np
 from tileweave.graph import Graph, Operation, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
 from tileweave.planner.costs import Term, arrival, in_files, output_boxes, stored_in_files, volume
-from tileweave.planner.count import EFFICIENCY
 from tileweave.planner.loads import Loads, held_at
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import Mesh, Placement
+from tileweave.planner.rates import Rates
 from tileweave.planner.search.candidates import (
     Offered,
     looked_at,
@@ -109,14 +109,10 @@ class Tables:
         self._offers: dict[Any, Offered] = {}
         self._tables: dict[Any, Measures] = {}
         self._weighed: dict[Any, Array] = {}
-        self.read_rate = machines.read_bytes_per_second(stored_in_files(graph)[1])
         order = machines.order
         filled = [machines.machines[order[k]] for k in self.at]
         self.scale = self.count / len(self.at)
-        self.rates: dict[str, Array] = {}
-        self.filled = filled
-        self.link = np.asarray([m.link_bytes_per_second or machines.link_bytes_per_second for m in filled])
-        self.memory_rate = np.asarray([m.bytes_per_second for m in filled])
+        self.rates = Rates(machines, filled, stored=stored_in_files(graph)[1])
         for node in self.nodes:
             self.offers.append(self._offer(node, (allowed or {}).get(node) if isinstance(node, Operation) else None))
             self.alone.append(self._alone(node, self.offers[-1]))
@@ -169,15 +165,14 @@ class Tables:
         machines = self.machines
         late = operator_of(node).finish
         points = volume(offer.index)
-        dtype = node.outputs[0][1].dtype.name
-        if dtype not in self.rates:
-            self.rates[dtype] = np.asarray([machine.rate(dtype) for machine in self.filled])
-        rates = self.rates[dtype]
-        flops = points * (dict(node.signature.costs).get("flops", 0.0) if node.signature else 0.0)
+        costs = dict(node.signature.costs) if node.signature else {}
+        flops, functions = (points * costs.get(resource, 0.0) for resource in ("flops", "functions"))
         touched: Any = sum(
             volume(output_boxes(node, name, offer.index)) * kind.dtype.itemsize for name, kind in node.outputs
         )
         held: Any = touched
+        crossed: Any = 0.0
+        across = self.known.crossed(node)
         stored: Any = 0.0
         carried: Any = 0.0
         served: Any = 0.0
@@ -185,7 +180,8 @@ class Tables:
         messages: Any = np.zeros_like(points)
         for name, tensor in node.inputs:
             region = offer.needs(name, name in late)
-            touched = touched + volume(region) * tensor.dtype.itemsize
+            size = volume(region) * tensor.dtype.itemsize
+            touched, crossed = touched + size, crossed + size * (name in across)
             for term in self.known.terms_of(tensor):
                 source = term.source
                 if source is None or source in self.number:
@@ -210,12 +206,12 @@ class Tables:
             moved, messages = moved + size * others, messages + (size > 0) * others
             touched = touched + size * np.where(offer.partial, offer.parts + 1, 0)[:, None]
             held = held + size * offer.partial[:, None]
-        compute = np.maximum(flops / rates, touched / self.memory_rate) / EFFICIENCY
+        compute = self.rates.kernel_seconds(node.outputs[0][1].dtype, flops, functions, touched, crossed)
         busy = (points > 0) * machines.task_seconds * (1 + offer.partial[:, None])
         crossing = moved + carried if self.count > 1 else moved
-        transfer = crossing / self.link + messages * machines.link_seconds
-        serving = served / min(self.read_rate, float(self.link.max()))
-        seconds = busy + compute + np.maximum(transfer, serving) + stored / self.read_rate
+        transfer = crossing / self.rates.link + messages * machines.link_seconds
+        serving = served / min(self.rates.read, float(self.rates.link.max()))
+        seconds = busy + compute + np.maximum(transfer, serving) + stored / self.rates.read
         found = (seconds.max(-1), moved.max(-1), moved.sum(-1) * self.scale, held.max(-1))
         return Measures(*(x.astype(np.float64) for x in found))
 
@@ -249,7 +245,7 @@ class Tables:
             for term in terms:
                 got = arrival(term, lifted, held)
                 moved, messages = moved + got.moved, messages + got.messages
-            seconds = (moved / self.link + messages * self.machines.link_seconds).max(-1)
+            seconds = (moved / self.rates.link + messages * self.machines.link_seconds).max(-1)
             shape = (len(mine.choices), len(made.choices))
             total = moved.sum(-1) * self.scale
             full = [np.broadcast_to(x, shape) for x in (seconds, moved.max(-1), total, np.zeros(()))]

@@ -9,8 +9,10 @@ import atexit
 import logging
 import os
 import secrets
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -117,18 +119,32 @@ def connect(threads: int | None = None, address: str | None = None) -> RaySessio
             return _OPEN
         shutdown()
     try:
-        if ray.is_initialized():  # the program's own session; it stays the program's
-            _OPEN = _session(ray, False, address)
-        elif address is not None:
-            _OPEN = _attach(ray, address)
-        else:
-            _OPEN = _start(ray, threads or available_threads())
+        with _own_handler():
+            if ray.is_initialized():  # the program's own session; it stays the program's
+                _OPEN = _session(ray, False, address)
+            elif address is not None:
+                _OPEN = _attach(ray, address)
+            else:
+                _OPEN = _start(ray, threads or available_threads())
+        if _OPEN.own:
             watch(services=_started())
             ray.get(ray.remote(_nothing).remote())  # the first task of a process asks the control service for more
     except BaseException:
         shutdown()
         raise
     return _OPEN
+
+
+@contextmanager
+def _own_handler() -> Iterator[None]:
+    """What the program does at a request to end stays in force, in place of Ray's own, which aborts a process that has
+    not ended within three seconds, as one with a cluster to end may not have."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _nothing() -> None:

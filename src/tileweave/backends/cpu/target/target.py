@@ -9,8 +9,8 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
+from tileweave.backends.host import cache_bytes
 from tileweave.errors import BackendError
 
 
@@ -97,7 +97,7 @@ def host() -> Target:
         features = llvm.get_host_cpu_features().flatten()
     except RuntimeError:
         features = ""
-    return describe(llvm.get_host_cpu_name(), features, platform.machine(), _caches())
+    return describe(llvm.get_host_cpu_name(), features, platform.machine(), cache_bytes())
 
 
 def usable(target: object) -> Target:
@@ -152,19 +152,3 @@ def _refusal(cpu: str, features: str) -> str:
     unknown = [line.removesuffix(" (ignoring feature)") for line in lines if "is not a recognized" in line]
     failed = lines[-1:] or ["LLVM fails"] if ran.returncode else []
     return "; ".join(dict.fromkeys(unknown or failed))
-
-
-def _caches() -> tuple[int, int, int]:
-    """Bytes of the data caches L1, L2, L3 as Linux tells them; modest guesses elsewhere."""
-    found = {1: 32 * 1024, 2: 512 * 1024, 3: 8 * 1024 * 1024}
-    root = Path("/sys/devices/system/cpu/cpu0/cache")
-    units = {"K": 1024, "M": 1024**2, "G": 1024**3}
-    try:
-        for entry in sorted(root.glob("index*")):
-            if (entry / "type").read_text().strip() == "Instruction":
-                continue
-            size = (entry / "size").read_text().strip()
-            found[int((entry / "level").read_text())] = int(size[:-1]) * units[size[-1]]
-    except (OSError, ValueError, KeyError):
-        pass
-    return found[1], found[2], found[3]

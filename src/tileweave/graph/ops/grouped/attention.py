@@ -17,7 +17,7 @@ from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
 from tileweave.graph.ops.elementwise import input_names
 from tileweave.graph.ops.grouped.steps import Step
-from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, made, register
+from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, made, program_costs, register
 from tileweave.space import Projection
 
 
@@ -60,7 +60,7 @@ def attended(
     rows = tuple(extents[c] for c in kept)
     makes = Projection.select([*range(len(kept)), None], len(kept), [1] * len(kept) + [extents[feature]])
     (summed,) = set(letters[0]) & set(letters[1]) - set(kept)
-    flops = extents[key] * (2.0 * (extents[summed] + extents[feature]) + len(program))
+    products = extents[key] * 2.0 * (extents[summed] + extents[feature])
     return made(
         "attention",
         rows,
@@ -69,7 +69,7 @@ def attended(
         ("letters", tuple(letters)),
         ("program", tuple(program)),
         dims=(*(("batch", "head", "group")[n] if n < 3 else f"d{n}" for n in range(len(kept) - 1)), "query"),
-        costs=(("flops", flops),),
+        costs=program_costs(((step, extents[key]) for step, _, _ in program), products),
     )
 
 

@@ -17,7 +17,16 @@ from tileweave.graph.ir.dtypes import element_type, wide_type
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
 from tileweave.graph.ops.elementwise import fused_block, input_names
 from tileweave.graph.ops.grouped.steps import Step
-from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is_elementwise, made, register
+from tileweave.graph.ops.operators import (
+    OPERATORS,
+    Array,
+    Arrays,
+    Operator,
+    is_elementwise,
+    made,
+    program_costs,
+    register,
+)
 from tileweave.graph.ops.windows import conv_projections, spatial_names
 from tileweave.space import AffineMap, Projection
 
@@ -55,7 +64,7 @@ def conv_chain(conv: Operation, extras: Sequence[Tensor], program: Sequence[Step
         *((name, conv.parameter(name)) for name in CONV),
         ("program", tuple(program)),
         dims=("batch", "group" if groups > 1 else "filter", *spatial_names(len(stride))),
-        costs=(("flops", 2.0 * prod(w.shape[1:]) * size + len(program) * size),),
+        costs=program_costs(((step, size) for step, _, _ in program), 2.0 * prod(w.shape[1:]) * size),
     )
 
 
@@ -134,12 +143,9 @@ def product_chain(
         ("equation", product.equation),
         ("program", tuple(program)),
         ("summed", summed),
-        costs=(
-            (
-                "flops",
-                2.0 * prod(n for c, n in extents.items() if c not in out)
-                + (len(program) + bool(summed)) * prod(extents[c] for c in summed),
-            ),
+        costs=program_costs(
+            ((step, prod(extents[c] for c in summed)) for step, _, _ in program),
+            2.0 * prod(n for c, n in extents.items() if c not in out) + bool(summed) * prod(extents[c] for c in summed),
         ),
     )
 

@@ -19,7 +19,16 @@ from tileweave.errors import GraphError
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType, Value
 from tileweave.graph.ops.elementwise import input_names
 from tileweave.graph.ops.grouped.steps import FULL, Step
-from tileweave.graph.ops.operators import OPERATORS, Array, Arrays, Operator, is_elementwise, made, register
+from tileweave.graph.ops.operators import (
+    OPERATORS,
+    Array,
+    Arrays,
+    Operator,
+    is_elementwise,
+    made,
+    program_costs,
+    register,
+)
 from tileweave.space import Projection
 
 REDUCTIONS = ("sum", "product", "max", "min")
@@ -83,7 +92,8 @@ def rows(inputs: Sequence[Tensor], shape: Sequence[int], axes: Sequence[int], pr
             raise GraphError("rows(inputs, shape, axes, program)", f"step {k} is {name}{args}", legal="known operators")
     shape, axes = tuple(shape), tuple(axes)
     kept = [k for k in range(len(shape)) if k not in axes]
-    whole = kinds_of([x.shape for x in inputs], shape, axes, program)[-1]
+    kinds = kinds_of([x.shape for x in inputs], shape, axes, program)
+    whole, size = kinds[-1], prod(shape[k] for k in axes)
     out = shape if whole else tuple(shape[k] for k in kept)
     places = {k: place for place, k in enumerate(kept)}
     reads = []
@@ -108,7 +118,10 @@ def rows(inputs: Sequence[Tensor], shape: Sequence[int], axes: Sequence[int], pr
         (TensorType(out, np.dtype(program[-1][2])), makes),
         *named.items(),
         dims=[f"d{k}" for k in kept],
-        costs=(("flops", float(len(program) * prod(shape[k] for k in axes))),),
+        costs=program_costs(
+            (name, size if is_whole or name in REDUCTIONS else 1)
+            for (name, _, _), is_whole in zip(program, kinds, strict=True)
+        ),
     )
 
 
