@@ -7,10 +7,10 @@ into as many panels as there are workers; weights are put once per run; a worker
 one thread of BLAS. ``relu`` is relu(a @ b), ``mlp`` three layers, ``columns`` stores an array that is chunked by rows
 chunked by columns: a task reads a band of rows and returns it in pieces, another writes a column of chunks. ``files``
 is relu(x @ w) from .npy to .npy, x of eight squares (2 GiB at 8192): a worker maps x, multiplies its panel of rows and
-writes it where it belongs. ``heat`` is a hundred steps of five points: by hand an actor per panel of rows, which keeps
-it and exchanges rows with its neighbours. Rounds alternate; ``times_by_hand`` is the median of the rounds' ratios.
-``bytes`` and ``by_hand_bytes`` are what the driver puts and gets, counted on the arrays, and what goes from one worker
-to another: by the plan, and by what is written here.
+writes it where it belongs; both have it on the disk when they end. ``heat`` is a hundred steps of five points: by hand
+an actor per panel of rows, which keeps it and exchanges rows with its neighbours. Rounds alternate; ``times_by_hand``
+is the median of the rounds' ratios. ``bytes`` and ``by_hand_bytes`` are what the driver puts and gets, counted on the
+arrays, and what goes from one worker to another: by the plan, and by what is written here.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ def files_by_hand(folder: Path, shape: tuple[int, int], workers: int) -> Call:
         out = np.load(folder / "hand.npy", mmap_mode="r+")
         with threadpool_limits(1):
             out[first:stop] = layers(x[first:stop], [w], np.maximum)
+        out.flush()
 
     def run() -> None:
         np.lib.format.open_memmap(folder / "hand.npy", "w+", np.float32, shape)

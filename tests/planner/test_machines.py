@@ -49,6 +49,10 @@ def test_a_toml_file_describes_machines(tmp_path):
         ("[[level]]\nname='n'\ncount=100000000000\nbytes_per_second=1e9", "100000000000 machines"),
         ("[[machine]]\nflops = { float99 = 1e9 }", "'float99' is not an element type"),
         ("[[machine]]\ncount=65536\n[[machine]]", "65537 machines"),
+        ("[[machine]]\ncaches = [[1024]]", r"caches is \[\[1024\]\]"),
+        ("[[machine]]\ncaches = [[1024, 1e9], [1024, 2e9]]", "caches is"),
+        ("[[machine]]\ncaches = [[1024, -1e9]]", "caches is -1"),
+        ("[[machine]]\ncrossing = 0", "crossing is 0"),
     ],
 )
 def test_a_file_that_describes_no_machines_is_refused(tmp_path, text, problem):

@@ -108,6 +108,8 @@ RAGGED = [
     (13, 261, 77, 3),  # no sum is cut: only the operands are shared in runs
     (608, 10, 156, 64),  # 16 owners of 390 elements: all have 24 or 25 only where pieces are of one column or two
     (26, 9, 196, 250),  # what sharing in runs saves decides between its grids
+    (368, 84, 176, 4096),  # 99 elements for 6 owners: 17 or 16 each, not 17 and 14
+    (116, 24, 421, 3000),
     (67286, 89, 78565, 2986),  # ten machines take what 48 parts leave: each has blocks of five
 ]
 

@@ -184,6 +184,8 @@ def test_what_machines_share_in_runs_is_covered_once(seed):
     held = {k: [set(cuts.at(place)) for place in mine.values()] for k, mine in blocks.items()}
     assert machine_blocks(where, count).tolist() == [len(held[k]) for k in range(count)]
     assert sum(len(points) for row in held.values() for points in row) == prod(shape)
+    if not where.rest:  # owners of a part share it evenly
+        assert {len(row) for row in held.values() if row} <= {where.run, where.run - 1}
     found = {k: [] for k in range(count)}
     for boxes, _ in machine_runs([np.asarray(edges) for edges in cuts.cuts], where, count):
         for k in np.flatnonzero(boxes.here):

@@ -25,6 +25,8 @@ def test_a_host_is_measured_and_the_description_reads_back(tmp_path, capsys):
     assert 1e7 < found.cached_bytes_per_second < 1e13
     assert 1e-6 < found.open_seconds < 1 and 1e-6 < found.store_seconds < 10
     assert 1e-6 < found.task_seconds < 1e-2 and one.memory_bytes > 1 << 20
+    assert found.call_seconds < 1e-2 and 1e-7 < found.run_seconds < 1e-1 and one.crossing >= 1
+    assert 1e5 < one.functions_per_second < 1e13 and all(1e7 < rate < 1e14 for _, rate in one.caches)
     capsys.readouterr()
     assert main(["machines", "show", str(path)]) == 0
     assert capsys.readouterr().out.endswith(path.read_text())
@@ -61,13 +63,21 @@ def test_descriptions_read_back_whatever_they_say(tmp_path):
         made = machines(int(rng.integers(1, 5)), memory=int(rng.integers(1, 1 << 40)))
         rates = tuple((name, float(rng.uniform(1, 1e15))) for name in ("float16", "float64")[: case % 3])
         one = replace(
-            made.machines[0], name='a "b" \\ é', flops=rates, link_bytes_per_second=float(rng.uniform(1, 1e12))
+            made.machines[0],
+            name='a "b" \\ é',
+            flops=rates,
+            link_bytes_per_second=float(rng.uniform(1, 1e12)),
+            functions_per_second=float(rng.uniform(1, 1e12)) if case % 2 else None,
+            caches=tuple((1 << (10 + 4 * k), float(rng.uniform(1, 1e12))) for k in range(case % 4)),
+            crossing=float(rng.uniform(1, 9)) if case % 5 else 1.0,
         )
         used = replace(
             made,
             machines=(one, *made.machines[1:]),
             link_seconds=float(rng.uniform(1e-9, 1)) if case % 4 else 0.0,
             open_seconds=float(case % 2),
+            run_seconds=float(case % 2),
+            call_seconds=float(rng.uniform(1e-9, 1)),
             cached_bytes_per_second=None if case % 3 else float(rng.uniform(1, 1e12)),
             storage=("shared", "private")[case % 2],
         )

@@ -227,6 +227,7 @@ def _read_machines(row: dict[str, Any]) -> Machines:
     for one in row["machines"]:
         values = {k: v for k, v in one.items() if k != "names"}
         values["flops"] = tuple((str(a), float(b)) for a, b in values["flops"])
+        values["caches"] = tuple((int(a), float(b)) for a, b in values.get("caches", ()))
         found += [Machine(name, **values) for name in one["names"]]
     groups = tuple(LinkGroup(*group) for group in row["groups"])
     return Machines(tuple(found), groups=groups, **{name: row[name] for name in _SHARED if name in row})

@@ -1,0 +1,102 @@
+"""Kernels take as long as the slower of arithmetic and memory, by the cache that holds what they touch."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tileweave as tw
+from tileweave import graph as g
+from tileweave.backends.base import Decision
+from tileweave.planner import Machine, Machines, make_plan, simulate
+from tileweave.planner.count import EFFICIENCY
+from tileweave.planner.loads import Loads
+from tileweave.planner.rates import Rates
+
+ONE = Machine("one", 1 << 30, 1, 1e9, 1e9)
+CACHES = ((1 << 10, 8e9), (1 << 14, 4e9))
+
+
+def decide(operation, stage):
+    return Decision(stage)
+
+
+def source(shape, name, dtype="float32"):
+    return g.Tensor(g.Source(g.Hole(name), g.TensorType(shape, dtype), name))
+
+
+def defined(one, size, flops, functions, touched, crossed):
+    """Seconds of one kernel, as the page says."""
+    held = [rate for limit, rate in one.caches if touched <= limit]
+    memory = (touched + (one.crossing - 1) * crossed) / (held[0] if held else one.bytes_per_second)
+    arithmetic = flops / one.flops_per_second
+    if one.functions_per_second is not None:
+        arithmetic += functions * max(1, size / 4) / one.functions_per_second
+    return max(arithmetic, memory) / EFFICIENCY
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_time_of_a_kernel_is_the_slower_of_arithmetic_and_memory(seed):
+    """Machines of unlike caches beside each other, some with none."""
+    chance = random.Random(seed)
+    found = []
+    for number in range(chance.randrange(1, 4)):
+        caches = CACHES[: chance.randrange(3)]
+        functions = chance.choice([None, 1e8])
+        found.append(
+            replace(
+                ONE, name=str(number), caches=caches, functions_per_second=functions, crossing=chance.choice([1, 5])
+            )
+        )
+    rates, dtype = Rates(Machines(tuple(found))), np.dtype(chance.choice(["float32", "float64", "int8"]))
+    touched = [chance.choice([1 << 9, 1 << 10, (1 << 10) + 1, 1 << 14, 1 << 15]) for _ in found]
+    flops, functions = (np.array([chance.randrange(1 << 15) for _ in found], float) for _ in range(2))
+    crossed = [size // 4 for size in touched]
+    seconds = rates.kernel_seconds(dtype, flops, functions, np.array(touched), np.array(crossed))
+    expected = [
+        defined(one, dtype.itemsize, *each)
+        for one, *each in zip(found, flops, functions, touched, crossed, strict=True)
+    ]
+    np.testing.assert_allclose(seconds, expected)
+
+
+def test_functions_are_counted_wherever_they_are_fused():
+    """A softmax has one exponential per element, a perceptron's layer one hyperbolic tangent per result."""
+    x, w = source((64, 32), "x"), source((32, 16), "w")
+    for tensor, count in (
+        (g.exp(x), 64 * 32),
+        (g.softmax(x), 64 * 32),
+        (g.tanh(g.exp(x) + 1.0) * 2.0, 2 * 64 * 32),
+        (g.tanh(x @ w), 64 * 16),
+        (g.relu(x @ w) + 1.0, 0),
+    ):
+        for fuse in (True, False):
+            loads = simulate(tw.plan(tensor, fuse=fuse)).loads
+            assert sum(load.functions.sum() for load in loads) == count
+
+
+def test_an_operand_across_the_others_is_told_from_one_along_them():
+    x, y, row = source((40, 24), "x"), source((24, 40), "y"), source((24,), "row")
+    for tensor, crossed in (
+        (x + g.transpose(y), y.type.size_bytes),
+        (x + x, 0),
+        (x + row, 0),
+        (g.exp(g.transpose(y)), 0),  # all that is read lies one way: a kernel goes along it
+        (g.add(g.transpose(y), g.transpose(y)), 0),
+        (g.matmul(g.transpose(x), x), 0),
+    ):
+        plan = make_plan(g.Graph.of(tensor), Machines((ONE,)), decide)
+        assert sum(int(load.crossed.sum()) for load in Loads().of(plan)) == crossed
+
+
+def test_a_machine_opens_the_files_that_it_reads():
+    """Two files, each read whole by one step: a machine pays for each once, and one that reads neither for none."""
+    files = [
+        g.Tensor(g.Source(g.FileData(f"{name}.npy", "npy", ""), g.TensorType((8,), "float32"), name)) for name in "ab"
+    ]
+    used = Machines((ONE, replace(ONE, name="two")), task_seconds=0.0, link_seconds=0.0)
+    slow = replace(used, open_seconds=10.0)
+    for tensor, opened in ((files[0] + 1.0, 1), (files[0] + files[1], 2), (files[0] + files[0] * 2.0, 1)):
+        seconds = [make_plan(g.Graph.of(tensor), one, decide, pin={tensor: (1,)}).seconds for one in (used, slow)]
+        assert seconds[1] - seconds[0] == pytest.approx(10.0 * opened)
