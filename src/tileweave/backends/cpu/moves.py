@@ -1,8 +1,8 @@
 """Copies between arrays of any sizes by one piece of code: what paddings and parts of a read are put together with.
 
 Extents and strides lie in the environment of a call, so a further shape costs no compilation. Rows are copied vector by
-vector, from the last element on too, element by element where they lie apart, or filled with one element; large copies
-are shared among threads by rows.
+vector, from the last element on too, element by element where they lie apart, or filled with one element; a short row
+takes two vectors that meet in its middle. Large copies are shared among threads by rows.
 
 Source: own.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -36,12 +37,15 @@ _SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _STEP, _OUT_STEP = (8 * (HEAD + k) for k 
 _EXTENTS = 8 * (HEAD + 7)
 _SOURCE_STRIDES = _EXTENTS + 8 * (RANK - 1)
 _OUT_STRIDES = _SOURCE_STRIDES + 8 * (RANK - 1)
-_BYTES = _OUT_STRIDES + 8 * (RANK - 1)
+_AHEAD = _OUT_STRIDES + 8 * (RANK - 1), _OUT_STRIDES + 8 * RANK
+_BYTES = _AHEAD[1] + 8
 _WIDTHS = {1: "INT8", 2: "INT16", 4: "INT32", 8: "INT64"}
 FEW = 1 << 16
 """Elements that lie apart, up to which a loop over them is faster than a step in Python to a kernel made for them."""
 NEAR_BYTES = 64
 """Elements of a row that lie so near share cache lines, so that no other order would be faster."""
+AHEAD_BYTES = 2048
+"""Long rows are asked for so long before they are read and written, short ones in so many rows' time."""
 _AT_ONCE = 4
 """Elements that lie apart per turn of their loop."""
 Dim = tuple[int, int, int]
@@ -99,6 +103,9 @@ class Move:
         words = [source.__array_interface__["data"][0], out.__array_interface__["data"][0]]
         words += [min(rows, 4 * threads) if threads > 1 else 1, rows, *dims[-1]]
         words += [dim[k] for k in range(3) for dim in outer]
+        length = dims[-1][0] * out.itemsize
+        rows_on = 0 if length >= 2 * AHEAD_BYTES else -(-AHEAD_BYTES // length)
+        words += [rows_on * outer[-1][k] or AHEAD_BYTES for k in (1, 2)]
         for k, word in enumerate(words):
             bound.write(8 * (HEAD + k), word)
         run_on_pool(bound, threads)
@@ -134,56 +141,77 @@ def _code(width: int, target: Target) -> Code:
     one, module = element(_WIDTHS[width]), Module()
     emit_entry(module, _TASKS)
     g = Function(module, "rows", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
-    source, out, tasks, rows, length, step, out_step = (
+    source, out, tasks, rows, length, step, out_step, ahead, out_ahead = (
         g.load("ptr" if k < 2 else "i64", g.at("%env", at), 8)
-        for k, at in enumerate((_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _STEP, _OUT_STEP))
+        for k, at in enumerate((_SOURCE, _OUT, _TASKS, _ROWS, _LENGTH, _STEP, _OUT_STEP, *_AHEAD))
     )
     extents, from_strides, to_strides = (
         [g.load("i64", g.at("%env", at + 8 * k), 8) for k in range(RANK - 1)]
         for at in (_EXTENTS, _SOURCE_STRIDES, _OUT_STRIDES)
     )
-
+    near = extents[-1]
     first, last = (g.div(g.mul(task, rows), tasks) for task in ("%task", g.add("%task", 1)))
 
     def each(write: Callable[[str, str], None]) -> Callable[[], None]:
         """All rows by one way of writing them: what way it is, is asked once."""
 
-        def row(_: Value, digits: list[str]) -> list[Value]:
-            begin, end = source, out
+        def run(number: Value, digits: list[str]) -> list[Value]:
+            begin, end, before = source, out, g.mul(number, near)
             for k, digit in enumerate(digits):
                 begin, end = g.at(begin, g.mul(digit, from_strides[k])), g.at(end, g.mul(digit, to_strides[k]))
-            write(begin, end)
-            return _following(g, digits, extents)
+            low = g.sub(first, before)
+            low = g.sub(low, g.min(low, 0))
+            high = g.min(g.sub(last, before), near)
+            begin, end = g.at(begin, g.mul(low, from_strides[-1])), g.at(end, g.mul(low, to_strides[-1]))
+
+            def row(_: Value, places: list[str]) -> list[Value]:
+                write(*places)
+                return [g.at(places[0], from_strides[-1]), g.at(places[1], to_strides[-1])]
+
+            g.loop(low, high, row, carry=[("ptr", begin), ("ptr", end)])
+            return _following(g, digits, extents[:-1])
 
         def all_rows() -> None:
-            digits, rest = list[str](), first
-            for k in reversed(range(RANK - 1)):
+            begin, end = g.div(first, near), g.div(g.sub(g.add(last, near), 1), near)
+            digits, rest = list[str](), begin
+            for k in reversed(range(RANK - 2)):
                 digits.insert(0, str(g.rem(rest, extents[k]) if k else rest))
                 rest = g.div(rest, extents[k]) if k else rest
-            g.loop(first, last, row, carry=[("i64", digit) for digit in digits])
+            g.loop(begin, end, run, carry=[("i64", digit) for digit in digits])
 
         return all_rows
 
-    along = partial(_row, g, one, target, length)
+    def sized(size: int, way: _Way) -> None:
+        """By vectors of so many elements where a row has so many, else by smaller ones."""
+        long = each(partial(_row, g, one, length, size, way, (ahead, out_ahead) if size == lanes else None))
+        g.when(g.compare("sge", length, size), long, partial(sized, size // 2, way) if size > 1 else None)
+
+    lanes = target.lanes(width)
     apart = each(lambda begin, end: _elements(g, one, length, (step, out_step), end, begin))
-    turned = each(lambda begin, end: along(end, begin, turned=True))
-    spread = each(lambda begin, end: along(end, "", g.load(one.memory, begin, width)))
-    dense = each(lambda begin, end: along(end, begin))
+    ways = {0: _Way.SPREAD, -width: _Way.TURNED, width: _Way.DENSE}
 
-    def sparse() -> None:
-        backwards = partial(g.when, g.compare("eq", step, -width), turned, apart)
-        g.when(g.compare("eq", step, 0), spread, backwards)
+    def beside(left: list[int]) -> None:
+        if left:
+            found = partial(sized, lanes, ways[left[0]])
+            g.when(g.compare("eq", step, left[0]), found, partial(beside, left[1:]))
+        else:
+            apart()
 
-    def beside() -> None:
-        g.when(g.compare("eq", step, width), dense, sparse)
-
-    g.when(g.compare("eq", out_step, width), beside, apart)
+    g.when(g.compare("eq", out_step, width), partial(beside, [width, 0, -width]), apart)
     g.ret()
     return compile_ir(module.text(), ("entry",), target)
 
 
+class _Way(Enum):
+    """Where the elements of a dense row come from."""
+
+    DENSE = "a row to the right"
+    TURNED = "a row to the left"
+    SPREAD = "one element"
+
+
 def _following(g: Function, digits: Sequence[str], extents: Sequence[str]) -> list[Value]:
-    """The next row's digits: divisions, one per digit, would take longer than a short row."""
+    """The next digits: divisions, one per digit, would take longer than a short row."""
     found: list[Value] = []
     more: Value = 1
     for k in reversed(range(len(digits))):
@@ -216,36 +244,34 @@ def _elements(g: Function, one: Element, length: Value, steps: tuple[Value, Valu
 
 
 def _row(
-    g: Function,
-    one: Element,
-    target: Target,
-    length: str,
-    out: str,
-    source: str,
-    fill: str = "",
-    turned: bool = False,
+    g: Function, one: Element, length: str, size: int, way: _Way, ahead: tuple[str, str] | None, source: str, out: str
 ) -> None:
-    """One row, from where it lies, to the right or to the left of there, or of one element."""
-    lanes = target.lanes(one.width_bytes)
-    size = lanes * one.width_bytes
-    same = vectors.broadcast(g, one.memory, lanes, fill) if fill else ""
-    whole = g.div(length, lanes)
+    """One row of at least so many elements, of which the last vector ends with the row: it may meet the one before.
 
-    def vector_of(number: Value, _: list[str]) -> None:
-        at = g.mul(number, size)
-        begin = g.sub(one.width_bytes - size, at) if turned else at
-        value = same or g.load(vector(one.memory, lanes), g.at(source, begin), one.width_bytes)
-        if turned:
-            value = vectors.reverse(g, one.memory, lanes, value)
-        g.store(vector(one.memory, lanes), value, g.at(out, at), one.width_bytes)
+    Without what is to be asked for ``ahead``, it is less than two vectors.
+    """
+    width, full = one.width_bytes, vector(one.memory, size)
+    turned = way is _Way.TURNED
+    fill = ""
+    if way is _Way.SPREAD:
+        fill = vectors.broadcast(g, one.memory, size, g.load(one.memory, source, width))
 
-    g.loop(0, whole, vector_of)
-    if turned:
-        at = g.mul(whole, lanes)
-        rest = partial(_elements, g, one, g.sub(length, at), (str(-one.width_bytes), one.width_bytes))
-        rest(g.at(out, g.mul(whole, size)), g.at(source, g.sub(0, g.mul(whole, size))))
-        return
-    at = g.mul(whole, size)
-    mask = vectors.mask_below(g, str(g.sub(length, g.mul(whole, lanes))), lanes)
-    value = same or vectors.load(g, one, lanes, g.at(source, at), mask)
-    vectors.store(g, one, lanes, value, g.at(out, at), mask)
+    def vector_of(index: Value, _: list[str]) -> None:
+        at = g.mul(index, width)
+        begin = g.sub((1 - size) * width, at) if turned else at
+        place, end = g.at(source, begin), g.at(out, at)
+        if ahead is not None:
+            if way is not _Way.SPREAD:
+                vectors.prefetch(g, g.at(place, ahead[0]))
+            vectors.prefetch(g, g.at(end, ahead[1]), write=True)
+        value = fill or g.load(full, place, width)
+        if turned and size > 1:
+            value = vectors.reverse(g, one.memory, size, value)
+        g.store(full, value, end, width)
+
+    last = g.sub(length, size)
+    if ahead is not None:
+        g.loop(0, last, vector_of, step=size)
+    elif size > 1:
+        vector_of(0, [])
+    vector_of(last, [])

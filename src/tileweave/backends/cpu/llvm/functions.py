@@ -269,6 +269,10 @@ class Floats:
         """``|x|``."""
         return self.of_bits(self.on_bits("and", self.bits(x), (1 << self.sign_bit) - 1))
 
+    def negated(self, x: str) -> str:
+        """``-x``."""
+        return self.f.value(f"fneg {self.full} {x}")
+
     def negative(self, x: str) -> str:
         """``-|x|``."""
         return self.of_bits(self.on_bits("or", self.bits(x), -(1 << self.sign_bit)))

@@ -17,6 +17,8 @@ from tileweave.backends.cpu.llvm.functions import Floats, magic
 
 _HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21, 8.4784276603689e-32)
 """pi / 2 in parts of 33 bits, whose products with whole numbers below 2**20 are exact, and the rest."""
+_HALF_PI_WHOLE = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
+"""The same in parts of all bits that FP64 has, for products that are added in one rounding."""
 _HALF_PI_FP32 = (1.5707963705062866, -4.377216100692749e-08, 6.093614501878619e-11, -1.6513995574653217e-13)
 """The same for FP32: a first part for products that are added in one rounding, and parts of 8 bits."""
 _FAR, _FAR_FP32 = 1e6, 1e5
@@ -55,16 +57,19 @@ def _turned(v: Floats, x: str, quarters: int) -> str:
     shift = v.constant(magic(v))
     turned = v.multiply_add(x, v.constant(2 / math.pi), shift)
     q = v.sub(turned, shift)
-    r, low = _less_halves(v, x, q, _HALF_PI_FP32 if short else _HALF_PI)
+    if v.fuses and not short:
+        r, low = _less_whole(v, x, q)
+    else:
+        r, low = _less_halves(v, x, q, _HALF_PI_FP32 if short else _HALF_PI)
     z, one = v.mul(r, r), v.constant(1.0)
     half = v.mul(z, v.constant(0.5))
     head = v.sub(one, half)
     # what low adds: low * cos(r), nearly, and -low * sin(r)
     bent = v.polynomial(_SIN_FP32 if short else _SIN, z)
     sine = v.add(r, v.multiply_add(v.mul(z, r), bent, v.mul(head, low)))
-    rest = v.mul(v.mul(z, z), v.polynomial(_COS_FP32 if short else _COS, z))
     lost = v.sub(v.sub(one, head), half)
-    cosine = v.add(head, v.add(lost, v.sub(rest, v.mul(r, low))))
+    rest = v.multiply_add(v.negated(r), low, lost)
+    cosine = v.add(head, v.multiply_add(v.mul(z, z), v.polynomial(_COS_FP32 if short else _COS, z), rest))
     quadrant = v.on_bits("add", v.bits(turned), quarters)
     odd = v.on_bits("and", quadrant, 1)
     value = v.select(v.f.value(f"icmp ne {v.whole} {odd}, {v.integer(0)}"), cosine, sine)
@@ -91,6 +96,21 @@ def _less_halves(v: Floats, x: str, q: str, parts: Sequence[float]) -> tuple[str
     low = v.multiply_add(q, v.constant(-parts[3]), v.add(*lost))
     r = v.add(value, low)
     return r, v.sub(low, v.sub(r, value))
+
+
+def _less_whole(v: Floats, x: str, q: str) -> tuple[str, str]:
+    """``x - q * pi / 2`` as a number and what it lacks, where products are added in one rounding.
+
+    Less the first part it is exact: below 1, and a multiple of 2**-53. The second part's product may be the greater.
+    """
+    first, second, third = _HALF_PI_WHOLE
+    value = v.multiply_add(q, v.constant(-first), x)
+    product = v.mul(q, v.constant(second))
+    over = v.multiply_add(q, v.constant(second), v.negated(product))  # what the product lacks, exactly
+    r = v.sub(value, product)
+    taken = v.sub(value, r)
+    lost = v.add(v.sub(value, v.add(r, taken)), v.sub(taken, product))
+    return r, v.multiply_add(q, v.constant(-third), v.sub(lost, over))
 
 
 def _or_far(v: Floats, x: str, near: str, name: str) -> str:

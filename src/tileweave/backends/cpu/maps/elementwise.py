@@ -139,7 +139,9 @@ Zen 3 takes 0.8 of the time; two vectors one after the other gain nothing)."""
 _GATHERED = 16
 """Most elements of a vector that are gathered or scattered one by one."""
 _AHEAD_BYTES = 2048
-"""Where the output goes past the caches, inputs are asked for so long before they are read."""
+"""What lies dense is asked for so long before it is read or written: what a processor fetches by itself ahead of loops,
+above all of stores, leaves much of what its caches could bring (a Cascade Lake adds 24 MB in 0.6 of the time)."""
+_LINE = 64
 _FEW = 16
 """Results of a reduction that are no work for many threads."""
 _ENOUGH = 256
@@ -391,6 +393,8 @@ class _Chain:
 
         def over(first: Value, last: Value, count: int) -> None:
             def turn(index: Value, carry: list[str]) -> list[Value]:
+                if count == unroll and not self.across:
+                    self.ask(f, pointers, index, count)
                 return list(vectors_at(index, count, None, carry))
 
             carry = list(zip(types, values, strict=True))
@@ -411,6 +415,17 @@ class _Chain:
         if many < extent:  # pieces carry nothing: their results are their own
             f.when(f.compare("eq", piece, -(-extent // self.piece) - 1), lambda: rest(begin))
         return values
+
+    def ask(self, f: Function, pointers: Sequence[str], index: Value, count: int) -> None:
+        """Ask for the lines that some vectors of dense operands will need in a while."""
+        strides, read = self.along.strides, self.read()
+        written = {stage.output for stage in self.stages} - self.dropped
+        for o in sorted(read | written):
+            width = self.elements[o].width_bytes
+            if strides[o] == width:
+                begin = f.at(f.at(pointers[o], f.mul(index, width)), _AHEAD_BYTES)
+                for line in range(0, count * self.lanes * width, _LINE):
+                    vectors.prefetch(f, f.at(begin, line), write=o in written)
 
     def mask(self, f: Function, left: int) -> str:
         """The mask of the first lanes."""
