@@ -19,9 +19,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from tileweave.backends.cpu.llvm.elements import element, splat, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, run_tasks
-from tileweave.backends.cpu.moves import HEAD, run_on_pool
+from tileweave.backends.cpu.llvm.vectors import broadcast, gather, load, prefetch
+from tileweave.backends.cpu.moves import AHEAD_BYTES, HEAD, run_on_pool
 from tileweave.backends.cpu.target.calls import Bound
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import Target, host
@@ -41,6 +43,12 @@ _UNROLLED = 4
 """Places per turn of the loop: each is a chain of a few cycles, and they do not wait for each other."""
 EXTENTS, STEPS = (tuple(f"{name}{k}" for k in range(MOST_DIMENSIONS)) for name in ("extent", "step"))
 """Words of an environment that say how long each of these dimensions is, and how far apart its elements are."""
+_LINE = 64
+_CHUNK = 256
+"""Places whose offsets are formed before the first is used: so many stay in the first cache."""
+_LEAST_LANES = 4
+"""With fewer numbers of 64 bits per vector, their products and comparisons would be slower than one by one."""
+_OFFSET = element("INT64")
 _WORDS = (
     *("x", "places", "out", "tasks", "outer", "outer_bytes", "count", "length", "side", "per", "fault"),
     *(*EXTENTS, *STEPS),
@@ -255,10 +263,105 @@ class PlacesCode:
             total = g.add(g.mul(inside, step), total)
         return total, outside
 
+    def several(self, at: str, count: Value, dimensions: Sequence[tuple[str, str, str]], into: str, lanes: int) -> str:
+        """`offset` of so many places, brought to memory, and whether one lies outside.
+
+        Args:
+            at: where the places are.
+            count: of the places.
+            dimensions: as `dimensions` says.
+            into: where the offsets go, 64 bits each.
+            lanes: places per vector.
+        """
+        g, full, truths = self.g, vector("i64", lanes), vector("i1", lanes)
+        kind = element(f"INT{8 * int(self.kind[1:])}")
+        spread = [tuple(broadcast(g, "i64", lanes, word) for word in words) for words in dimensions]
+
+        def vector_of(index: Value, carry: list[str]) -> list[Value]:
+            total, wrong, outside = "", "", carry[0]
+            prefetch(g, g.at(at, g.add(g.mul(index, self.bytes), AHEAD_BYTES)))
+            for k, (extent, last, step) in enumerate(spread):
+                begin = g.at(at, g.add(g.mul(index, self.bytes), k * kind.width_bytes))
+                dense = self.deep == 1
+                place = load(g, kind, lanes, begin) if dense else gather(g, kind, lanes, begin, self.bytes)
+                if kind.width_bytes < 8:
+                    widened = "sext" if self.kind[0] == "i" else "zext"
+                    place = g.value(f"{widened} {vector(kind.memory, lanes)} {place} to {full}")
+                if self.kind[0] == "i":
+                    sign = g.value(f"ashr {full} {place}, {splat('i64', lanes, '63')}")
+                    place = g.value(f"add {full} {place}, {g.value(f'and {full} {sign}, {extent}')}")
+                below = g.value(f"icmp ult {full} {place}, {last}")
+                inside = g.value(f"select {truths} {below}, {full} {place}, {full} {last}")
+                lost = g.value(f"xor {full} {place}, {inside}")
+                wrong = g.value(f"or {full} {wrong}, {lost}") if wrong else lost
+                moved = g.value(f"mul {full} {inside}, {step}")
+                total = g.value(f"add {full} {total}, {moved}") if total else moved
+            g.store(full, total, g.at(into, g.mul(index, 8)), 8)
+            return [g.value(f"or {full} {outside}, {wrong}")]
+
+        def single(index: Value, carry: list[str]) -> list[Value]:
+            offset, outside = self.offset(g.at(at, g.mul(index, self.bytes)), dimensions)
+            g.store("i64", offset, g.at(into, g.mul(index, 8)), 8)
+            return [g.value(f"or i64 {carry[0]}, {outside}")]
+
+        # vectors of places that lie apart end where the last of them does
+        whole = g.value(f"and i64 {count}, {-lanes}")
+        (some,) = g.loop(0, whole, vector_of, step=lanes, carry=[(full, "zeroinitializer")])
+        name = f"llvm.vector.reduce.or.v{lanes}i64"
+        g.module.declare(name, f"i64 {{}}({full})")
+        outside = g.value(f"call i64 @{name}({full} {some})")
+        return str(g.loop(whole, count, single, carry=[("i64", outside)])[0])
+
     def fault(self, outside: Value) -> None:
         """Say that a place was outside, if one was."""
         g = self.g
         g.when(g.compare("ne", outside, 0), lambda: g.store("i64", 1, g.at("%env", self.at["fault"]), 8))
+
+
+def at_once(
+    here: PlacesCode,
+    places: str,
+    begin: Value,
+    end: Value,
+    dimensions: Sequence[tuple[str, str, str]],
+    target: Target,
+    one: Callable[[Value, Value], None],
+    outside: str,
+) -> str:
+    """Do something for each place from ``begin`` to ``end`` and its offset, and say whether one lies outside.
+
+    Offsets of many places are formed first, in vectors: then loads are all that waits for memory, and more of them do
+    so at once.
+    """
+    g, lanes = here.g, target.lanes(8)
+    room = g.slot("i64", _CHUNK)
+
+    def few() -> list[str]:
+        def alone(index: Value) -> Value:
+            offset, wrong = here.offset(g.at(places, g.mul(index, here.bytes)), dimensions)
+            one(index, offset)
+            return wrong
+
+        return [str(unrolled(g, begin, end, alone, outside))]
+
+    if lanes < _LEAST_LANES:
+        return few()[0]
+
+    def many() -> list[str]:
+        def chunk(start: Value, carry: list[str]) -> list[Value]:
+            count = g.min(g.sub(end, start), _CHUNK)
+            own = g.at(places, g.mul(start, here.bytes))
+            wrong = here.several(own, count, dimensions, room, lanes)
+
+            def held(index: Value) -> None:
+                one(g.add(start, index), g.load("i64", g.at(room, g.mul(index, 8)), 8))
+
+            unrolled(g, 0, count, held, 0)
+            return [g.value(f"or i64 {carry[0]}, {wrong}")]
+
+        return [str(g.loop(begin, end, chunk, step=_CHUNK, carry=[("i64", outside)])[0])]
+
+    return str(g.choose(g.compare("slt", g.sub(end, begin), 2 * lanes), ["i64"], few, many)[0])
 
 
 def unrolled(g: Function, begin: Value, end: Value, one: Callable[[Value], Value | None], outside: Value) -> Value:
@@ -330,12 +433,12 @@ def _code(rows: bool, width: int, kind: str, deep: int, shared: bool, before: bo
     f.ret()
     g = Function(module, "rows", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
     module.declare("llvm.memcpy.p0.p0.i64", "void {}(ptr, ptr, i64, i1)")
-    (_rows if rows else _elements)(PlacesCode(g, _AT, kind, deep), width, shared, before)
+    (_rows if rows else _elements)(PlacesCode(g, _AT, kind, deep), width, shared, before, target)
     g.ret()
     return compile_ir(module.text(), ("entry",), target)
 
 
-def _rows(here: PlacesCode, width: int, shared: bool, before: bool) -> None:
+def _rows(here: PlacesCode, width: int, shared: bool, before: bool, target: Target) -> None:
     """The rows of a task."""
     g = here.g
     x, places, out = (here.address(name) for name in ("x", "places", "out"))
@@ -348,28 +451,25 @@ def _rows(here: PlacesCode, width: int, shared: bool, before: bool) -> None:
         begin, own = g.at(x, g.mul(number, outer_bytes)), g.at(places, 0 if shared else g.mul(done, here.bytes))
         to = g.at(out, g.mul(done, width or length))
 
-        def one(index: Value) -> Value | None:
-            offset: Value
-            outside: Value | None
-            if before:
-                offset, outside = g.load("i64", g.at(work, g.mul(index, 8)), 8), None
-            else:
-                offset, outside = here.offset(g.at(own, g.mul(index, here.bytes)), dimensions)
+        def row(index: Value, offset: Value) -> None:
             source, into = g.at(begin, offset), g.at(to, g.mul(index, width or length))
             if width:
                 g.store(f"i{8 * width}", g.load(f"i{8 * width}", source, 1), into, 1)
             else:
                 g.emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {into}, ptr {source}, i64 {length}, i1 false)")
-            return outside
 
-        return [unrolled(g, most(g, 0, g.sub(first, done)), g.min(count, g.sub(end, done)), one, carry[0])]
+        low, high = most(g, 0, g.sub(first, done)), g.min(count, g.sub(end, done))
+        if before:
+            unrolled(g, low, high, lambda index: row(index, g.load("i64", g.at(work, g.mul(index, 8)), 8)), 0)
+            return [carry[0]]
+        return [at_once(here, own, low, high, dimensions, target, row, carry[0])]
 
     last = g.div(g.add(end, g.sub(count, 1)), count)
     (outside,) = g.loop(g.div(first, count), last, block, carry=[("i64", 0)])
     here.fault(outside)
 
 
-def _elements(here: PlacesCode, width: int, shared: bool, before: bool) -> None:
+def _elements(here: PlacesCode, width: int, shared: bool, before: bool, target: Target) -> None:
     """The lines of a task."""
     g, type = here.g, f"i{8 * width}"
     x, places, out = (here.address(name) for name in ("x", "places", "out"))
@@ -377,19 +477,46 @@ def _elements(here: PlacesCode, width: int, shared: bool, before: bool) -> None:
     outer, outer_bytes, count, side, per = (here.word(name) for name in names)
     dimensions = here.dimensions()
 
-    def line(number: Value, carry: list[str]) -> list[Value]:
-        done = g.mul(number, count)
-        begin, own = g.at(x, g.mul(g.div(number, per), outer_bytes)), g.at(places, g.mul(done, here.bytes))
-        to = g.at(out, g.mul(done, width))
-
-        def one(index: Value) -> Value:
-            offset, outside = here.offset(g.at(own, g.mul(index, here.bytes)), dimensions)
-            value = g.load(type, g.at(begin, g.add(offset, g.mul(index, side))), 1)
-            g.store(type, value, g.at(to, g.mul(index, width)), 1)
-            return outside
-
-        return [unrolled(g, 0, count, one, carry[0])]
-
+    lanes = target.lanes(8) if target.lanes(8) >= _LEAST_LANES else 1
+    room = g.slot("i64", _CHUNK)
     first, end = share(g, outer, here.word("tasks"))
-    (outside,) = g.loop(first, end, line, carry=[("i64", 0)])
-    here.fault(outside)
+    many = most(g, 1, g.div(_CHUNK, count))  # lines whose places fill the room
+    # the next block is read through ahead where its places meet most of its cache lines
+    sweep = g.div(outer_bytes, count)
+    sweep = g.value(f"select i1 {g.both(g.compare('ule', sweep, _LINE), g.compare('eq', per, 1))}, i64 {sweep}, i64 0")
+
+    def group(number: Value, carry: list[str]) -> list[Value]:
+        lines = g.min(g.sub(end, number), many)
+        done, total = g.mul(number, count), g.mul(lines, count)
+
+        def chunk(start: Value, found: list[str]) -> list[Value]:
+            size, before = g.min(g.sub(total, start), _CHUNK), g.add(done, start)
+            wrong = here.several(g.at(places, g.mul(before, here.bytes)), size, dimensions, room, lanes)
+            length = g.min(size, count)
+
+            def line(which: Value, at: list[str]) -> list[Value]:
+                within, begin = at
+                passed = g.mul(which, count)
+
+                def one(index: Value) -> None:
+                    offset = g.load("i64", g.at(room, g.mul(g.add(passed, index), 8)), 8)
+                    moved = g.add(offset, g.mul(g.add(start, index), side))
+                    into = g.at(out, g.mul(g.add(g.add(before, passed), index), width))
+                    prefetch(g, g.at(into, AHEAD_BYTES), write=True)
+                    prefetch(g, g.at(begin, g.add(outer_bytes, g.mul(g.add(start, index), sweep))))
+                    g.store(type, g.load(type, g.at(begin, moved), 1), into, 1)
+
+                unrolled(g, 0, length, one, 0)
+                more = g.add(within, 1)
+                over = g.compare("eq", more, per)  # a division per line would take longer than a short one
+                following = g.value(f"select i1 {over}, ptr {g.at(begin, outer_bytes)}, ptr {begin}")
+                return [g.value(f"select i1 {over}, i64 0, i64 {more}"), following]
+
+            places_of = list(zip(("i64", "ptr"), carry[1:], strict=True))  # all chunks of a long line begin there
+            return [g.value(f"or i64 {found[0]}, {wrong}"), *g.loop(0, lines, line, carry=places_of)]
+
+        return g.loop(0, total, chunk, step=_CHUNK, carry=list(zip(("i64", "i64", "ptr"), carry, strict=True)))
+
+    block = g.at(x, g.mul(g.div(first, per), outer_bytes))
+    carry: list[tuple[str, Value]] = [("i64", 0), ("i64", g.rem(first, per)), ("ptr", block)]
+    here.fault(g.loop(first, end, group, step=many, carry=carry)[0])
