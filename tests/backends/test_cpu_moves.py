@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from tileweave.backends.base import backend
+from tileweave.backends.cpu import moves
 from tileweave.backends.cpu.moves import Move, movable
+from tileweave.backends.cpu.target.target import describe, host
 from tileweave.errors import BackendError
 
 
@@ -14,6 +16,20 @@ def copied(source, out, threads=1):
     """By the native list of calls, as an executable does it."""
     calls = backend("cpu").calls()
     calls.sequence([calls.add(Move(threads), [source, out])]).run()
+
+
+@pytest.mark.skipif(not host().has("avx2"), reason="a lesser target needs a greater host")
+@pytest.mark.parametrize("lesser", [("x86-64-v3", "+avx2,+fma,+sse2"), ("x86-64", "+sse2")])
+def test_lesser_processors_copy_rows_of_every_length(lesser, monkeypatch):
+    monkeypatch.setattr(moves, "host", lambda: describe(*lesser, "x86_64", (32768, 524288, 8388608)))
+    draw = np.random.default_rng(0)
+    for dtype in ("int8", "float32", "float64"):
+        for length in (*range(1, 70, 3), 200):
+            x = draw.integers(-99, 99, (5, length)).astype(dtype)
+            for source in (x, x[:, ::-1], np.broadcast_to(x[:, :1], x.shape)):
+                whole = np.zeros((5, length + 2), dtype)
+                copied(source, whole[:, 1:-1])
+                np.testing.assert_array_equal(whole, np.pad(source, ((0, 0), (1, 1))))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "int8", "bool", "float16", "uint16"])

@@ -5,7 +5,9 @@ import pytest
 
 import tileweave as tw
 from tileweave import graph as g
+from tileweave.backends.cpu.indexed import takes
 from tileweave.backends.cpu.indexed.takes import Take, takeable
+from tileweave.backends.cpu.target.target import describe, host
 from tileweave.errors import BackendError, RunError
 
 SEED = 20261124
@@ -40,6 +42,30 @@ def test_any_places_along_any_axis() -> None:
         want = np.sort(np.take(np.sort(x, axis), places, axis), axis) if places.ndim == 1 else x
         np.testing.assert_array_equal(tw.run(moved, bind={"x": x}), want)
     assert native > 20
+
+
+@pytest.mark.skipif(not host().has("avx2"), reason="a lesser target needs a greater host")
+@pytest.mark.parametrize("lesser", [None, ("x86-64-v3", "+avx2,+fma,+sse2"), ("x86-64", "+sse2")])
+def test_places_of_elements_and_points_by_vectors_of_any_width(
+    lesser: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = int(np.random.default_rng().integers(1 << 31))
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    if lesser is not None:
+        monkeypatch.setattr(takes, "host", lambda: describe(*lesser, "x86_64", (32768, 524288, 8388608)))
+    for count in (1, 5, 60, 300):  # of places of a line: with others in one chunk, and more than one chunk
+        rows, kind = int(rng.integers(2, 40)), rng.choice(["i8", "i4", "i2"])
+        x = rng.standard_normal((rows, 310))
+        along = rng.integers(-310, 310, (rows, count)).astype(kind)
+        made = tw.run(tw.plan(g.take_along_axis(tw.source(x), tw.source(along), 1)))
+        np.testing.assert_array_equal(made, np.take_along_axis(x, along.astype("i8"), 1))
+        down = rng.integers(-rows, rows, (count, 310)).astype(kind)
+        made = tw.run(tw.plan(g.take_along_axis(tw.source(x), tw.source(down), 0)))
+        np.testing.assert_array_equal(made, np.take_along_axis(x, down.astype("i8"), 0))
+        points = np.stack([rng.integers(-n, n, 7 * count) for n in x.shape], 1).astype(kind)
+        made = tw.run(tw.plan(g.gather_nd(tw.source(x), tw.source(points))))
+        np.testing.assert_array_equal(made, x[points[:, 0].astype("i8"), points[:, 1].astype("i8")])
 
 
 @pytest.mark.parametrize("shape", [(3000, 200), (4, 900, 160), (400000,)])

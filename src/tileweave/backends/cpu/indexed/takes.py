@@ -299,18 +299,19 @@ class PlacesCode:
             g.store(full, total, g.at(into, g.mul(index, 8)), 8)
             return [g.value(f"or {full} {outside}, {wrong}")]
 
-        def single(index: Value, carry: list[str]) -> list[Value]:
+        def single(index: Value) -> Value:
             offset, outside = self.offset(g.at(at, g.mul(index, self.bytes)), dimensions)
             g.store("i64", offset, g.at(into, g.mul(index, 8)), 8)
-            return [g.value(f"or i64 {carry[0]}, {outside}")]
+            return outside
 
+        if lanes == 1:
+            return str(unrolled(g, 0, count, single, 0))
         # vectors of places that lie apart end where the last of them does
         whole = g.value(f"and i64 {count}, {-lanes}")
         (some,) = g.loop(0, whole, vector_of, step=lanes, carry=[(full, "zeroinitializer")])
         name = f"llvm.vector.reduce.or.v{lanes}i64"
         g.module.declare(name, f"i64 {{}}({full})")
-        outside = g.value(f"call i64 @{name}({full} {some})")
-        return str(g.loop(whole, count, single, carry=[("i64", outside)])[0])
+        return str(unrolled(g, whole, count, single, g.value(f"call i64 @{name}({full} {some})")))
 
     def fault(self, outside: Value) -> None:
         """Say that a place was outside, if one was."""
