@@ -218,7 +218,7 @@ def _file(folder: str | None) -> Iterator[Path]:
 
 
 def _cluster(address: str | None, folder: str | None, seconds: float) -> Machines:
-    from tileweave.runtime.ray.session import connect
+    from tileweave.runtime.ray.session import address_in_use, connect
 
     if "ray" not in sys.modules or not sys.modules["ray"].is_initialized():  # a session that is open stays
         connect(None, address)
@@ -249,6 +249,9 @@ def _cluster(address: str | None, folder: str | None, seconds: float) -> Machine
         shared = len(nodes) == 1 or all(answer([on(node, os.path.exists, str(path)) for node in nodes]))
         answer(on(ends[0], _remove, str(path)))
     task = _best(lambda: answer(on(nodes[0], _payload, 1)), seconds / 4)
+    data = np.ones(1, np.float32)
+    plan, where = api.plan(g.relu(_hole("x", data))), address_in_use(address)
+    run = _best(lambda: api.run(plan, bind={"x": data}, runtime="ray", address=where), seconds / 4)
     names = [f"{host.machines[0].name}-{k}" for k, host in enumerate(hosts)]
     share = 1 / max(1, len(hosts)) if len({host.machines[0].name for host in hosts}) == 1 else 1.0
     found: list[Machine] = []
@@ -265,6 +268,7 @@ def _cluster(address: str | None, folder: str | None, seconds: float) -> Machine
         cached_bytes_per_second=min(host.cached_bytes_per_second or 0 for host in hosts) or None,
         open_seconds=max(host.open_seconds for host in hosts),
         store_seconds=max(host.store_seconds for host in hosts),
+        run_seconds=max(run - task, 0.0),
     )
 
 

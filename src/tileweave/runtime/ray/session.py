@@ -135,6 +135,11 @@ def connect(threads: int | None = None, address: str | None = None) -> RaySessio
     return _OPEN
 
 
+def address_in_use(address: str | None) -> str | None:
+    """The address by which the open session goes on; without a session, the one that is given."""
+    return _OPEN.address if _OPEN is not None else address
+
+
 @contextmanager
 def _own_handler() -> Iterator[None]:
     """What the program does at a request to end stays in force, in place of Ray's own, which aborts a process that has
