@@ -107,3 +107,22 @@ def test_threads_share_the_rows_of_which_the_first_are_wanted() -> None:
         plan = tw.plan(made)
         for threads in (1, 2, 3):
             np.testing.assert_array_equal(tw.run(plan, threads=threads), wanted)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_first_of_rows_beside_dimensions_of_one(seed: int) -> None:
+    """Whose strides say nothing: a turned array is dense still, and its rows lie one behind the other."""
+    rng = np.random.default_rng([SEED, seed])
+    rows, extent = int(rng.integers(2, 9)), int(rng.integers(6, 40))
+    shape = [rows, extent]
+    for _ in range(int(rng.integers(1, 3))):
+        shape.insert(int(rng.integers(0, 2)), 1)
+    x = rng.standard_normal(shape, "f4")
+    count, order = int(rng.integers(1, 5)), [*(int(k) for k in rng.permutation(x.ndim - 1)), x.ndim - 1]
+    hole = tw.source(shape=x.shape, dtype=x.dtype, name="x")
+    turned = g.permute(hole, order) if seed % 2 else g.reshape(hole, (rows, *[1] * (seed + 1), extent))
+    for k, whole in enumerate((np.transpose(x, order), x.reshape(turned.shape))):
+        if k == 1 - seed % 2:
+            values, places = (tw.run(tw.plan(each), bind={"x": x}) for each in g.top_k(turned, count, -1))
+            np.testing.assert_array_equal(values, -np.sort(-whole, -1)[..., :count])
+            np.testing.assert_array_equal(np.take_along_axis(whole, places, -1), values)

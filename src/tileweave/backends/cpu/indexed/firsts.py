@@ -75,7 +75,7 @@ class Firsts:
         rows = prod(x.shape[:-1])
         threads = self.threads if x.nbytes >= PARALLEL_BYTES else 1
         tasks = min(rows, 4 * threads) if threads > 1 else 1
-        words = [*map(address_of, arrays), tasks, rows, count, x.shape[-1], x.strides[-2] if x.ndim > 1 else x.nbytes]
+        words = [*map(address_of, arrays), tasks, rows, count, x.shape[-1], x.shape[-1] * x.itemsize]
         for name, word in zip(_WORDS, words, strict=True):
             bound.write(_AT[name], word)
         run_on_pool(bound, threads)
