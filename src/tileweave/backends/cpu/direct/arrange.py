@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from tileweave.backends.cpu.gemm.contract import without_start
 from tileweave.backends.cpu.gemm.gett import block_product
+from tileweave.backends.cpu.gemm.tile import choose_tile, vector_registers
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.memory import is_immutable, owner
 from tileweave.backends.cpu.target.target import Target
-from tileweave.backends.host import address_of
+from tileweave.backends.host import address_of, aligned
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.program import Axis, Id, Iteration, Program
 from tileweave.teir.merged.form import Merged, MergedOp
@@ -50,7 +51,9 @@ class Ordered:
     def arranged(self, array: NDArray[Any]) -> NDArray[Any]:
         """The elements in this order."""
         found = np.lib.stride_tricks.as_strided(array, self.shape, self.strides, writeable=False)
-        return np.ascontiguousarray(found).reshape(-1)
+        made = aligned(self.shape, array.dtype)  # a vector across two lines is loaded in twice the time
+        made[...] = found
+        return made.reshape(-1)
 
 
 class Arrangement(Protocol):
@@ -130,11 +133,11 @@ def _panels(
     (n, k), lanes, out = axes, c.columns.lanes, op.operands[2]
     if not packed or mine == int(c.swapped) or c.rows.total > _FEW_ROWS or n.strides[out] != c.columns.output_bytes:
         return program, []
-    widths = (c.columns.width, *(v * lanes for v in (4, 3, 2)))
-    width = next((w for w in widths if n.extent % w == 0 and w < n.extent), 0)
+    fitting = tuple(v for v in (2, 3, 4) if n.extent % (v * lanes) == 0 and v * lanes < n.extent)
     looped = {node.axis for node in program.nodes if isinstance(node, Iteration)}
-    if not width or n.id in looped or any(n.offsets) or lanes * c.columns.sums.width_bytes != target.vector_bytes:
+    if not fitting or n.id in looped or any(n.offsets) or lanes * c.columns.sums.width_bytes != target.vector_bytes:
         return program, []
+    width = lanes * choose_tile(vector_registers(target, c.contracted), c.rows.total, n.extent, lanes, fitting, 1)[1]
     outer = replace(n, extent=n.extent // width, strides=tuple(width * s for s in n.strides))
     inner = replace(n, id=f"{n.id}.panel", extent=width)
     primitives = tuple(

@@ -26,7 +26,7 @@ from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
 from tileweave.backends.cpu.llvm.meanings import Registers
 from tileweave.backends.cpu.target.target import Target
-from tileweave.backends.host import address_of
+from tileweave.backends.host import address_of, aligned
 from tileweave.teir.merged.form import Mode
 
 UNROLLED_TERMS = 32
@@ -70,7 +70,10 @@ class Packing:
         starts = [sum(i * s for i, s in zip(index, strides, strict=True)) for index in product(*groups)]
         reach = int(places.max()) + max(starts) + 1  # places are of the array as it lies, a transposed one too
         flat = np.lib.stride_tricks.as_strided(array, (reach,), (width,), writeable=False)
-        return np.concatenate([flat[places + start].reshape(-1) for start in starts])
+        made = aligned((len(starts), places.size), array.dtype)
+        for part, start in zip(made, starts, strict=True):
+            part[:] = flat[places + start].reshape(-1)
+        return made.reshape(-1)
 
 
 def emit_direct(

@@ -13,7 +13,16 @@ from dataclasses import replace
 from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom, lies_in_panels
 from tileweave.backends.cpu.gemm.dots import cut_dots
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
-from tileweave.backends.cpu.gemm.tile import BLOCK_BYTES, PLACES, InPlace, choose_tile, halves, read_in_place, spreads
+from tileweave.backends.cpu.gemm.tile import (
+    BLOCK_BYTES,
+    PLACES,
+    InPlace,
+    choose_tile,
+    halves,
+    read_in_place,
+    spreads,
+    vector_registers,
+)
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.vectors import short_row
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished
@@ -77,12 +86,11 @@ def block_product(
     work = 2 * n_rows * n_columns * contracted.total
     # the tile is chosen for the threads only where no sum depends on it: results must not differ with their number
     few = not batch and n_rows <= _FEW_ROWS and PARALLEL_FLOPS < work < _SWEPT_FLOPS
-    registers = target.registers - 4 if contracted.together == _QUADS else target.registers
     # all columns in one panel, or products so few that a row is better written in long runs; where masks cost nothing
     three = n_columns <= 3 * lanes or contracted.total <= _FEW_PRODUCTS
     three = (three and target.masks_stores) or n_columns == 3 * lanes
     some = (3,) if choices is _VECTORS and n_columns > 2 * lanes and three else choices
-    chosen = choose_tile(registers, n_rows, n_columns, lanes, some, threads if few else 1)
+    chosen = choose_tile(vector_registers(target, contracted), n_rows, n_columns, lanes, some, threads if few else 1)
     mr, nv = settings.tile(chosen, (*choices, 3) if choices is _VECTORS else choices, target.registers, lanes)
     mr = min(mr, n_rows)
     row_lanes = min(1 << (mr - 1).bit_length(), target.lanes(out.width_bytes), 16)
@@ -190,8 +198,6 @@ _PAIRED: dict[tuple[tuple[str, ...], int], tuple[tuple[str, int], ...]] = {
 }
 """Operands and sums, lanes -> the features of processors that multiply and add them together, the best first, and how
 many at a time."""
-_QUADS = 4
-"""Products of 8 bits, which need registers beside those of the tile: see `micro`."""
 
 
 def _paired(

@@ -21,7 +21,7 @@ from tileweave.backends.cpu.moves import run_on_pool
 from tileweave.backends.cpu.recurrent.emit import ENV_BYTES, PLACES, StepTile, code
 from tileweave.backends.cpu.target.calls import Bound
 from tileweave.backends.cpu.target.target import host
-from tileweave.backends.host import address_of
+from tileweave.backends.host import address_of, aligned
 from tileweave.errors import BackendError
 
 Array = NDArray[Any]
@@ -79,7 +79,10 @@ class Recurrence:
         parts = np.zeros((ways, tile.gates, panels * wide, hidden), u.dtype)
         parts[:, :, :hidden] = u.reshape(ways, tile.gates, hidden, hidden)
         parts = parts.reshape(ways, tile.gates, panels, tile.vectors, tile.lanes, hidden)
-        return np.ascontiguousarray(parts.transpose(0, 2, 5, 1, 3, 4))
+        panelled = parts.transpose(0, 2, 5, 1, 3, 4)
+        made = aligned(panelled.shape, u.dtype)
+        made[...] = panelled
+        return made
 
     def bind(self, arrays: Sequence[Array]) -> Bound:
         """The recurrence on arrays (x, u, state, inner state or bias where the cell has one, out)."""
