@@ -187,8 +187,13 @@ def plans() -> Iterator[tuple[str, str]]:
     """Plans of small programs on one, four and six machines."""
     for name, sink in graphs():
         for count, memory in ((1, "1GiB"), (4, "64MiB"), (6, "2MiB")):
-            made = attempt(lambda s=sink, c=count, m=memory: Explained(tw.plan(s, machines=tw.machines(c, memory=m))))
+            used = tw.machines(count, memory=memory, **RATES)
+            made = attempt(lambda s=sink, used=used: Explained(tw.plan(s, machines=used)))
             yield f"{name} {count} x {memory}", made
+
+
+RATES = {"cores": 1, "flops_per_second": 5e10, "bytes_per_second": 3e10}
+"""Of the machines of plans, so that these are the same on every host."""
 
 
 class Explained:
