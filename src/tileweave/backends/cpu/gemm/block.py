@@ -14,11 +14,8 @@ from tileweave.backends.cpu.gemm.blocking import ProductBlocking, ReadFrom
 from tileweave.backends.cpu.gemm.dots import copied, emit_dots, emit_sweep, working_bytes
 from tileweave.backends.cpu.gemm.micro import Ahead, Edges, Start, Stores, Tile, emit_tile
 from tileweave.backends.cpu.gemm.panels import (
-    LANE_BYTES,
     SEGMENT_BYTES,
-    emit_lane_table,
     emit_pack,
-    emit_segment_table,
 )
 from tileweave.backends.cpu.gemm.prefetch import (
     NO_PREFETCH,
@@ -38,7 +35,8 @@ from tileweave.backends.cpu.gemm.staging import (
     staging_of,
     transposed_non_temporal,
 )
-from tileweave.backends.cpu.llvm import vectors
+from tileweave.backends.cpu.gemm.tables import emit_lane_table, emit_segment_table
+from tileweave.backends.cpu.gemm.turning import emit_turn
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target
@@ -146,10 +144,11 @@ class BlockWriter:
             c.contracted.emit_table(module, f"{name}.products")
         if not c.a_in_place:
             emit_pack(module, self.target, f"{name}.rows.pack", c.rows, c.contracted, 0, far=c.far(0, self.target))
-        if not c.b_in_place:
-            emit_pack(
-                module, self.target, f"{name}.columns.pack", c.columns, c.contracted, 1, far=c.far(1, self.target)
-            )
+        if c.turned:
+            emit_turn(module, self.target, f"{name}.columns.turn", c.columns, c.contracted)
+        elif not c.b_in_place:
+            far = c.far(1, self.target)
+            emit_pack(module, self.target, f"{name}.columns.pack", c.columns, c.contracted, 1, far=far)
         if self.asks_columns:
             emit_prefetch(module, self.target, f"{name}.columns.ask", c.columns, c.contracted, 1)
         if c.ahead and c.far(0, self.target):
@@ -381,15 +380,7 @@ class BlockWriter:
             else:
                 r = f.at("%memory", where.at_row_pack)
                 self.pack(f, "rows", r, r_source, columns.k, table)
-            following = f.min(f.add(local, 1), f.sub(f.sub("%r1", "%r0"), 1))
-
-            def column(number: Value, _: list[str]) -> None:
-                if c.a_in_place:
-                    share = f.sub(number, "%v0"), f.sub("%v1", "%v0")
-                    self.prefetch_rows(f, r_source, f.at(row_tables, f.mul(following, where.row_table)), share)
-                self.tile(f, columns, (r, table), panel, number, "%v0")
-
-            f.loop("%v0", "%v1", column)
+            f.loop("%v0", "%v1", lambda number, _: self.tile(f, columns, (r, table), panel, number, "%v0"))
 
         def tile_of(panel: Value, number: Value) -> None:
             table = f.at(row_tables, f.mul(f.sub(panel, "%r0"), where.row_table))
@@ -496,31 +487,6 @@ class BlockWriter:
             f"i64 {end}",
         )
 
-    def prefetch_rows(self, f: Function, source: str, table: str, share: tuple[Value, Value]) -> None:
-        """The lines of some rows of the panel of this table, read in place, while the one before is computed.
-
-        ``share``: which of how many equal parts of the rows.
-        """
-        c = self.cut
-        rows, width = c.rows, c.rows.element.width_bytes
-        large: Value = f.above(rows.total * c.contracted.total * width, self.target.l2_bytes)
-        if large == 0 or c.contracted.tabled or not c.contracted.dense(0, width):
-            return
-
-        def row(index: Value, _: list[str]) -> None:
-            line = f.at(source, f.load("i64", f.at(table, f.mul(index, LANE_BYTES)), 8))
-            if known(c.kc):
-                for begin in range(0, c.kc * width, 64):
-                    vectors.prefetch(f, f.at(line, begin))
-            else:
-                f.loop(0, c.kc * width, lambda begin, _: vectors.prefetch(f, f.at(line, begin)), step=64)
-
-        def part() -> None:
-            first, last = (f.div(f.mul(p, rows.width), share[1]) for p in (share[0], f.add(share[0], 1)))
-            f.loop(first, last, row)
-
-        f.when(large, part)
-
     def pack_columns(self, f: Function, columns: Columns, v0: Value, v1: Value) -> None:
         """Some of a chunk's column panels, in the order in which the operand lies in memory."""
         c, where, k = self.cut, self.layout, columns.k
@@ -530,6 +496,17 @@ class BlockWriter:
         def table_of(number: Value) -> str:
             return f.at(columns.tables, f.mul(f.sub(number, "%v0"), where.column_table))
 
+        if c.turned:
+            given = (
+                f"ptr {columns.packed}",
+                f"ptr {columns.source}",
+                f"ptr {k[0]}",
+                f"i64 {k[2]}",
+                f"i64 {v0}",
+                f"i64 {v1}",
+            )
+            f.call(f"{self.name}.columns.turn", *given, f"i64 {where.column_panel}")
+            return
         if c.columns.grouped:
             groups = 1 if c.a_resident else f.div(f.sub(v1, v0), c.columns.pack_panels)
             self.pack(f, "columns", columns.packed, columns.source, k, table_of(v0), groups)

@@ -16,6 +16,7 @@ from typing import Any
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
 from tileweave.backends.cpu.gemm.prefetch import prefetch_steps
 from tileweave.backends.cpu.gemm.tile import may_read_in_place
+from tileweave.backends.cpu.gemm.turning import turns
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode, points
@@ -125,6 +126,11 @@ class ProductBlocking:
         return lies_in_panels(self.columns.dims, self.contracted, self.columns.element, self.columns.sums) == (
             self.columns.width
         )
+
+    @property
+    def turned(self) -> bool:
+        """Whether all column panels of a chunk are packed at once, by `turning`."""
+        return not self.b_in_place and not self.a_resident and turns(self.columns, self.contracted)
 
     @property
     def ahead(self) -> bool:

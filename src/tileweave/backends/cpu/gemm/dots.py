@@ -24,9 +24,10 @@ from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target
 
 _FEW_ROWS, _FEW_COLUMNS, _AT_ONCE = 16, 8, 6
-"""Rows, or columns, that are few, and how many of them a tile has at most. 24 x 512 x 2048 takes 486 us so and 559 in
-packed panels, 16 x 100 x 1000 takes 47 and 39, 4 x 512 x 2048 takes 82 and 240. 7230 x 31 x 8 takes 234 with vectors of
-eight, and 91 in tiles that read both operands in place; 1000 x 300 x 8 takes 114 and 107."""
+"""Rows, or columns, that are few, and how many of them a tile has at most, one more where there are 32 registers
+(300 x 7 x 1500: 162 us by four, 132 by seven; 968 x 8 x 429: 121 by four, 143 by eight). 24 x 512 x 2048 takes 486 us
+so and 559 in packed panels, 16 x 100 x 1000 takes 47 and 39, 4 x 512 x 2048 takes 82 and 240. 7230 x 31 x 8 takes 234
+with vectors of eight, and 91 in tiles that read both operands in place; 1000 x 300 x 8 takes 114 and 107."""
 _SWEEP = 8
 """Rows of a matrix that a vector meets in one sweep, and vectors by which its columns are shared. 3499 x 885 takes 190
 us so and 293 in strips of 128 columns, whose lines the processor does not foresee."""
@@ -64,8 +65,9 @@ def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlockin
     few = m if m <= _FEW_ROWS else n
     if 8 * summed.dims[0].extent < next((x for most, x in _LEAST if few <= most), 8 * few) * lanes:
         return None  # adding lanes costs more than packing
-    some = -(-few // -(-few // _AT_ONCE))
-    others = max(w for w in (8, 4, 2, 1) if w <= lanes and (w == 1 or some * w + min(some, w) < target.registers))
+    most = _AT_ONCE if target.registers <= 16 else _AT_ONCE + 1
+    some = -(-few // -(-few // most))
+    others = max(w for w in (8, 4, 3, 2, 1) if w <= lanes and (w == 1 or some * w + min(some, w) < target.registers))
     mr, nr = (some, min(others, 1 << (n - 1).bit_length())) if m <= _FEW_ROWS else (others, min(some, lanes))
     if nr < 2:
         return None
@@ -146,7 +148,12 @@ def emit_dots(
     f = Function(module, name, parameters)
     work = _Dots(f, target, c, start, clips)
     work.copy()
-    f.loop("%v0", "%v1", lambda column, _: f.loop("%r0", "%r1", lambda row, _: work.tile(row, column)))
+    if (
+        c.rows.total > _FEW_ROWS and c.columns.panels > 1
+    ):  # the side with many is read once: a panel of it meets all of the few
+        f.loop("%r0", "%r1", lambda row, _: f.loop("%v0", "%v1", lambda column, _: work.tile(row, column)))
+    else:
+        f.loop("%v0", "%v1", lambda column, _: f.loop("%r0", "%r1", lambda row, _: work.tile(row, column)))
     f.ret()
 
 

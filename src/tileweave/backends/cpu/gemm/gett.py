@@ -13,6 +13,7 @@ from dataclasses import replace
 from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom, lies_in_panels
 from tileweave.backends.cpu.gemm.dots import cut_dots
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
+from tileweave.backends.cpu.gemm.sides import ACROSS_PRODUCTS, VECTORS, dense_in, lanes_of, runs_across, side_dims
 from tileweave.backends.cpu.gemm.tile import (
     BLOCK_BYTES,
     PLACES,
@@ -23,6 +24,7 @@ from tileweave.backends.cpu.gemm.tile import (
     spreads,
     vector_registers,
 )
+from tileweave.backends.cpu.gemm.turning import turns
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.vectors import short_row
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished
@@ -51,19 +53,23 @@ def block_product(
     for dim in free:
         a, b, _ = dim.strides
         (batch if (a == 0) == (b == 0) else side0 if a else side1).append(dim)
-    swapped = _dense_in(side0, out.width_bytes, side1)
+    swapped = dense_in(side0, out.width_bytes, side1)
+    sides = (side0, side1) if swapped else (side1, side0)
+    plain = elements[0] == elements[1] == out and settings == DEFAULT
+    across = plain and runs_across(sides, int(not swapped), summed, out, target)
+    swapped ^= across
     if swapped:
         side0, side1 = side1, side0
         outer, batch, summed = [_swap(d) for d in outer], [_swap(d) for d in batch], [_swap(d) for d in summed]
         offsets = (offsets[1], offsets[0], offsets[2])
     r, v = (1, 0) if swapped else (0, 1)
     row_element, column_element = elements[r], elements[v]
-    row_dims = _side_dims(side0, r)
-    column_dims = _side_dims(side1, v)
+    row_dims = side_dims(side0, r)
+    column_dims = side_dims(side1, v)
     n_rows, n_columns = points(row_dims), points(column_dims)
     widths = row_element.width_bytes, column_element.width_bytes
     contracted = Contracted(_contracted_dims(summed, widths, 8 * n_rows < n_columns))
-    lanes = _lanes(target, out, n_columns)
+    lanes = lanes_of(target, out, n_columns)
     contracted = _paired(contracted, (row_dims, column_dims), elements, target, lanes)
     contracted, interleaved_k = _interleaved(contracted, widths, target, n_rows, n_columns)
     stored = op.init == () and not batch and column_element == out and not settings.pack_b
@@ -78,8 +84,9 @@ def block_product(
         choices = (2,) if where and where.columns else _whole_runs(column_dims, lanes, choices)
         panel = lies_in_panels(column_dims, contracted, column_element, out)
         choices = (panel // lanes,) if panel in (lanes, 2 * lanes, 3 * lanes, 4 * lanes) else choices
+    most_k = ACROSS_PRODUCTS if across else most_k
     dense = bool(column_dims) and column_dims[0].strides[0] == column_element.width_bytes
-    if n_rows == 1 and choices is _VECTORS and dense:
+    if n_rows == 1 and choices is VECTORS and dense:
         # the matrix is read once, from memory: 1 x 512 x 2048 takes 168 us in panels of 64 columns, 88 in those of 256
         wide = (v for v in (target.registers // 2, target.registers // 4) if n_columns % (v * lanes) == 0)
         choices = next(((v,) for v in wide if v > max(choices) and n_columns >= threads * v * lanes), choices)
@@ -89,9 +96,9 @@ def block_product(
     # all columns in one panel, or products so few that a row is better written in long runs; where masks cost nothing
     three = n_columns <= 3 * lanes or contracted.total <= _FEW_PRODUCTS
     three = (three and target.masks_stores) or n_columns == 3 * lanes
-    some = (3,) if choices is _VECTORS and n_columns > 2 * lanes and three else choices
+    some = (3,) if choices is VECTORS and n_columns > 2 * lanes and three else choices
     chosen = choose_tile(vector_registers(target, contracted), n_rows, n_columns, lanes, some, threads if few else 1)
-    mr, nv = settings.tile(chosen, (*choices, 3) if choices is _VECTORS else choices, target.registers, lanes)
+    mr, nv = settings.tile(chosen, (*choices, 3) if choices is VECTORS else choices, target.registers, lanes)
     mr = min(mr, n_rows)
     row_lanes = min(1 << (mr - 1).bit_length(), target.lanes(out.width_bytes), 16)
     rows = Panels(row_dims, row_element, out, out.width_bytes, mr, row_lanes)
@@ -149,24 +156,6 @@ def _peeled(free: list[Mode], width_bytes: int) -> tuple[list[Mode], list[Mode]]
 def _swap(dim: Mode) -> Mode:
     a, b, c = dim.strides
     return Mode(dim.extent, (b, a, c))
-
-
-def _dense_in(side0: list[Mode], width_bytes: int, side1: list[Mode]) -> bool:
-    """Whether the columns should be in0's free axes."""
-    dense0 = width_bytes in [dim.strides[2] for dim in side0]
-    dense1 = width_bytes in [dim.strides[2] for dim in side1]
-    if dense0 != dense1:
-        return dense0
-    return points(side0) > points(side1)
-
-
-def _side_dims(dims: list[Mode], operand: int) -> tuple[Mode, ...]:
-    """The axes of m or n with strides (operand, output), fastest first, fused."""
-    if len(dims) == 1:
-        return (Mode(dims[0].extent, (dims[0].strides[operand], dims[0].strides[2])),)
-    ordered = sorted(dims, key=lambda d: (-d.strides[2], -abs(d.strides[operand])))
-    pairs = [Mode(dim.extent, (dim.strides[operand], dim.strides[2])) for dim in ordered]
-    return tuple(reversed(fuse(pairs)))
 
 
 def _contracted_dims(dims: list[Mode], widths: tuple[int, int], few_rows: bool) -> tuple[Mode, ...]:
@@ -261,19 +250,6 @@ def _interleaved(
     return Contracted((first, second, *far), interleaved=True), a * b
 
 
-def _lanes(target: Target, out: Element, columns: int) -> int:
-    lanes = min(target.lanes(out.width_bytes), 16)
-    while lanes > 1 and lanes // 2 >= columns:
-        lanes //= 2
-    return lanes
-
-
-_VECTORS = 2, 4, 1
-"""Vectors of a tile: three are as fast (128 x 128 x 128 in 39 us with 8 x 48 and with 10 x 32), and are more code. They
-are taken where they hold all columns (12526 x 33 x 32: 325 us, with 14 x 32 366), and for few products (1134 x 80 x 1:
-9.3 us and 12)."""
-
-
 def _arranged(
     target: Target,
     dims: tuple[Mode, ...],
@@ -286,17 +262,21 @@ def _arranged(
     """Columns in an order that suits the operand's memory as well as the output's.
 
     Returns the axes, the choices of vectors per panel, and the most products per block. Three cases: the operand is
-    dense in the same axis as the output, and nothing changes; it is dense in another column axis, see `_grouped`; it
-    is dense in K, and then neighbours in memory follow after one run of the output's dense axis.
+    dense in the same axis as the output, and nothing changes; it is dense in another column axis, see `_grouped`, or
+    else this one comes second, see `turning`; it is dense in K, and then neighbours in memory follow after one run of
+    the output's dense axis.
     """
-    width, any_vectors, most = operand.width_bytes, _VECTORS, max(64, BLOCK_BYTES // out.width_bytes)
+    width, any_vectors, most = operand.width_bytes, VECTORS, max(64, BLOCK_BYTES // out.width_bytes)
     if len(dims) < 2 or lanes < 4 or dims[0].strides[1] != out.width_bytes or dims[0].strides[0] == width:
-        return dims, any_vectors, most
-    if dims[0].extent % lanes:
         return dims, any_vectors, most
     dense = next((k for k, dim in enumerate(dims) if dim.strides[0] == width), None)
     if dense is not None:
-        return _grouped(target, dims, dense, lanes, out, rows, contracted) or (dims, any_vectors, most)
+        whole = dims[0].extent % lanes == 0
+        grouped = _grouped(target, dims, dense, lanes, out, rows, contracted) if whole else None
+        second = (dims[0], dims[dense], *(dim for k, dim in enumerate(dims) if k not in (0, dense)))
+        return grouped or (second, any_vectors, most)
+    if dims[0].extent % lanes:
+        return dims, any_vectors, most
     for vectors in (3, 2, 1):
         if dims[0].extent % (vectors * lanes) == 0:
             run, more = _halves(dims[0], vectors * lanes)
@@ -309,7 +289,7 @@ def _whole_runs(dims: tuple[Mode, ...], lanes: int, choices: tuple[int, ...]) ->
     """Vectors per panel such that panels hold whole runs of a short first axis, which can then be staged."""
     if len(dims) < 2 or dims[0].extent % lanes == 0:
         return choices
-    every = choices if choices is not _VECTORS else (3, *_VECTORS)
+    every = choices if choices is not VECTORS else (3, *VECTORS)
     return tuple(v for v in every if v * lanes % dims[0].extent == 0) or choices
 
 
@@ -443,7 +423,6 @@ def _blocked(
         and same_type
         and columns.segments == 1
         and (small or few_rows or compact or near_b or in_panels)
-        and columns.output_dense
     )
     if where is not None:
         kc = _even(total, where.products, columns.lanes)
@@ -481,6 +460,7 @@ def _blocked(
         and all_rows * all_columns >= 16
     )
     keep_a = batches == 1 and not a_in_place and work > _SWEPT_FLOPS and all_columns >= 4 * at_once
+    keep_a = keep_a and not turns(columns, contracted)  # which packs all panels of a chunk at once
     near = blocks == 1 and n_rows * kc * width <= target.l2_bytes * _L2_SHARE
     keep_b = False
     if keep_a and not near:  # else all of A stays in the second cache, whatever kc is

@@ -190,7 +190,8 @@ class MemoryMap:
 
 def column_lanes(c: ProductBlocking, stage: StagingBuffer | None) -> bool:
     """Whether anything asks where a single lane of a column panel lies."""
-    return not c.transposed_panels and (stage is not None or not c.columns.operand_dense or not c.columns.output_dense)
+    met = stage is not None or not (c.columns.operand_dense or c.turned) or not c.columns.output_dense
+    return met and not c.transposed_panels
 
 
 def memory_map(c: ProductBlocking, stage: StagingBuffer | None) -> MemoryMap:

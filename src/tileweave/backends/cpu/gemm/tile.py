@@ -48,6 +48,18 @@ def choose_tile(
         choices: vectors per tile, the first of equals preferred.
         threads: that share few rows; 1 where there is enough for everybody.
     """
+    return _best(registers, rows, columns, lanes, choices, threads)[0]
+
+
+def tile_cycles(registers: int, rows: int, columns: int, lanes: int, choices: tuple[int, ...]) -> float:
+    """Cycles per product of all rows and columns in the tiles that `choose_tile` takes."""
+    return _best(registers, rows, columns, lanes, choices, 1)[1]
+
+
+def _best(
+    registers: int, rows: int, columns: int, lanes: int, choices: tuple[int, ...], threads: int
+) -> tuple[tuple[int, int], float]:
+    """The tile of the least time, and the time."""
     best, least = (min(rows, 4), min(choices)), float("inf")
     needed = -(-columns // lanes)
     for vectors in [v for v in choices if v <= needed] or [min(choices)]:
@@ -63,7 +75,7 @@ def choose_tile(
                 time *= min(_idle(tiles, threads), _idle(panels + (last > 0), threads))
             if time < least:
                 best, least = (height, vectors), time * 0.999  # of equals, but for rounding, the first
-    return best
+    return best, least
 
 
 def vector_registers(target: Target, contracted: Contracted) -> int:
@@ -97,10 +109,12 @@ def _idle(panels: int, threads: int) -> float:
 def _tile_time(rows: int, vectors: int) -> float:
     """Cycles per product on a core with two multiply-adds and two loads per cycle, of latency 4.
 
-    Loads cost a little even where they are not the bound.
+    Loads cost a little even where they are not the bound. Four instructions begin per cycle, which bounds tiles of one
+    vector: each of their products takes a broadcast of its own.
     """
     loads = rows + vectors
-    return max(rows * vectors / 2, loads / 2, 4.0) + 0.02 * loads + _STEP if vectors else 0.0
+    begun = (2 * rows + 4) / 4 if vectors == 1 else 0.0
+    return max(rows * vectors / 2, loads / 2, begun, 4.0) + 0.02 * loads + _STEP if vectors else 0.0
 
 
 # ---- operands in place ---------------------------------------------------------------------------------------------

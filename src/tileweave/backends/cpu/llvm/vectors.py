@@ -29,6 +29,12 @@ def mask_below(f: Function, count: str, lanes: int) -> str:
     return f.value(f"icmp slt <{lanes} x i64> {numbers}, {every}")
 
 
+def mask_from(f: Function, word: str, lanes: int) -> str:
+    """The mask whose lanes are the lowest bits of a word."""
+    narrow = word if lanes == 64 else f.value(f"trunc i64 {word} to i{lanes}")
+    return f.value(f"bitcast i{lanes} {narrow} to <{lanes} x i1>")
+
+
 def _only(mask: str) -> int | None:
     """The lane of a constant mask of one lane.
 
