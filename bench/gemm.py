@@ -32,8 +32,10 @@ from tileweave.layout import strided
 from tileweave.teir import Operand, emit_contraction
 from tileweave.teir.ir.dtypes import numpy_dtype
 
-PAUSE = 0.05
-"""Seconds between candidates."""
+LOOK, LONGEST_REST = 0.005, 0.5
+"""Seconds between two looks whether all threads of the process sleep, and for how long they are waited for."""
+WAKING = 0.01
+"""Seconds of untimed calls: a thread that was woken on a busy processor is moved to another one within some 5 ms."""
 
 
 def torch_or_none() -> Any:
@@ -77,20 +79,31 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Seconds per call of every candidate in every round; each candidate runs once before.
 
-    A pause before each lets the threads of the one before fall asleep: libraries let them spin for a while, and they
-    would take the processor from the next. Short calls are made once untimed, which wakes their own.
+    Libraries let their threads spin for a while, those of OpenBLAS for 0.1 s, and these would take a processor from
+    the next candidate; so each begins when they sleep. Then it is called untimed until its own threads are awake and
+    apart. Every round begins with another candidate.
     """
     for call in candidates.values():
         call()
-    short = {name: seconds(call, 0, clock) < least for name, call in candidates.items()}
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds):
-        for name, call in candidates.items():
-            time.sleep(PAUSE)
-            if short[name]:
-                call()
-            times[name].append(seconds(call, least, clock))
+    names = list(candidates)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            rest()
+            seconds(candidates[name], WAKING)
+            times[name].append(seconds(candidates[name], least, clock))
     return times
+
+
+def rest() -> None:
+    """Wait until the threads of this process sleep."""
+    end = time.perf_counter() + LONGEST_REST
+    while time.perf_counter() < end:
+        used = time.process_time()
+        time.sleep(LOOK)
+        if time.process_time() - used < LOOK / 10:
+            return
 
 
 def spread(values: Sequence[float]) -> list[float]:
