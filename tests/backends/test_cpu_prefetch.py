@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tileweave.backends.cpu import Settings, compile, host
+from tileweave.backends.cpu.gemm.packing.prefetch import TURN, prefetch_plan
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
-from tileweave.backends.cpu.gemm.prefetch import TURN, prefetch_plan
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.layout import strided
 from tileweave.teir import Operand, emit_contraction

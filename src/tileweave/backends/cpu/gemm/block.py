@@ -13,11 +13,7 @@ from operator import index
 from tileweave.backends.cpu.gemm.blocking import ProductBlocking, ReadFrom
 from tileweave.backends.cpu.gemm.dots import copied, emit_dots, emit_sweep, working_bytes
 from tileweave.backends.cpu.gemm.micro import Ahead, Edges, Start, Stores, Tile, emit_tile
-from tileweave.backends.cpu.gemm.panels import (
-    SEGMENT_BYTES,
-    emit_pack,
-)
-from tileweave.backends.cpu.gemm.prefetch import (
+from tileweave.backends.cpu.gemm.packing.prefetch import (
     NO_PREFETCH,
     TURN,
     PrefetchPlan,
@@ -25,6 +21,12 @@ from tileweave.backends.cpu.gemm.prefetch import (
     emit_prefetch,
     prefetch_plan,
     prefetch_steps,
+)
+from tileweave.backends.cpu.gemm.packing.tables import emit_lane_table, emit_segment_table
+from tileweave.backends.cpu.gemm.packing.turning import emit_turn
+from tileweave.backends.cpu.gemm.panels import (
+    SEGMENT_BYTES,
+    emit_pack,
 )
 from tileweave.backends.cpu.gemm.resident_a import emit_resident_a
 from tileweave.backends.cpu.gemm.staging import (
@@ -35,8 +37,6 @@ from tileweave.backends.cpu.gemm.staging import (
     staging_of,
     transposed_non_temporal,
 )
-from tileweave.backends.cpu.gemm.tables import emit_lane_table, emit_segment_table
-from tileweave.backends.cpu.gemm.turning import emit_turn
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target

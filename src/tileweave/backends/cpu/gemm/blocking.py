@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from tileweave.backends.cpu.gemm.packing.prefetch import prefetch_steps
+from tileweave.backends.cpu.gemm.packing.turning import turns
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
-from tileweave.backends.cpu.gemm.prefetch import prefetch_steps
 from tileweave.backends.cpu.gemm.tile import may_read_in_place
-from tileweave.backends.cpu.gemm.turning import turns
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode, points

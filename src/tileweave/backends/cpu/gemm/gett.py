@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom, lies_in_panels
 from tileweave.backends.cpu.gemm.dots import cut_dots
+from tileweave.backends.cpu.gemm.packing.turning import turns
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
 from tileweave.backends.cpu.gemm.sides import ACROSS_PRODUCTS, VECTORS, dense_in, lanes_of, runs_across, side_dims
 from tileweave.backends.cpu.gemm.tile import (
@@ -24,7 +25,6 @@ from tileweave.backends.cpu.gemm.tile import (
     spreads,
     vector_registers,
 )
-from tileweave.backends.cpu.gemm.turning import turns
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.vectors import short_row
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings, wished

@@ -13,8 +13,8 @@ from functools import partial
 from itertools import cycle
 
 from tileweave.backends.cpu.gemm.blocking import ReadFrom
+from tileweave.backends.cpu.gemm.packing.prefetch import TURN, PrefetchPlan, PrefetchShare
 from tileweave.backends.cpu.gemm.panels import LANE_BYTES, SEGMENT_BYTES, Contracted, Panels
-from tileweave.backends.cpu.gemm.prefetch import TURN, PrefetchPlan, PrefetchShare
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, splat, vector, zero
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value

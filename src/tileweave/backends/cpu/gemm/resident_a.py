@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tileweave.backends.cpu.gemm.prefetch import NO_PREFETCH, prefetch_steps
+from tileweave.backends.cpu.gemm.packing.prefetch import NO_PREFETCH, prefetch_steps
 from tileweave.backends.cpu.llvm.ir import Function, Value
 
 if TYPE_CHECKING:
