@@ -11,7 +11,7 @@ from random_graphs import random_graph
 import tileweave as tw
 from tileweave import graph as g
 from tileweave import lower
-from tileweave.lower import batches, executable
+from tileweave.lower import batches, binding
 from tileweave.lower.batches import places_of
 from tileweave.planner import Plan, machines
 from tileweave.planner.steps import steps_of
@@ -33,7 +33,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 def bound(plan: Plan) -> list:
     """The executables of a plan whose tasks are in columns."""
     kept = prepare(plan).extra.get("executables", {}).values()
-    return [one for idle in kept for one in idle if one._places is not None]
+    return [one for idle in kept for one in idle if one.in_columns]
 
 
 def of_random(seeds: range, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
@@ -43,7 +43,7 @@ def of_random(seeds: range, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     for seed in seeds:
         rng = np.random.default_rng(seed)
         room = {"room": 0} if seed % 3 == 0 else {}
-        monkeypatch.setattr(executable, "places_of", lambda *a, own=room: places_of(*a[:-1], own.get("room", a[-1])))
+        monkeypatch.setattr(binding, "places_of", lambda *a, own=room: places_of(*a[:-1], own.get("room", a[-1])))
         dtype = ("int64", "int32", "float32", "float64")[seed % 4]
         values = random_graph(seed, dtype)
         tensors = [value.tensor for value in values]

@@ -78,7 +78,7 @@ def test_what_depends_on_read_only_arrays_alone_is_computed_once() -> None:
                 np.testing.assert_allclose(own, expected, rtol=1e-6)
                 own[:] = 0  # results are the caller's
         (found,) = executables(plan)
-        assert bool(found._fixed) != writeable
+        assert bool(found.fixed) != writeable
 
 
 def test_a_read_only_view_of_what_is_written_is_no_constant() -> None:

@@ -74,6 +74,16 @@ address_of = _fast_address()
 """The address of an array's first element."""
 
 
+def owner(array: Array) -> Array:
+    """The array that owns the data of another."""
+    found, below = array, array.base
+    while below is not None:
+        if isinstance(below, np.ndarray):
+            found = below
+        below = getattr(below, "base", None)
+    return found
+
+
 def span(array: Array) -> tuple[int, int]:
     """The first byte of an array, and the one behind its last."""
     if array.flags.c_contiguous:

@@ -5,6 +5,7 @@ Source: own.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -55,9 +56,9 @@ class CallSegment:
     """
 
     by: str = ""
-    calls: list[int] = field(default_factory=list)
+    calls: array[int] = field(default_factory=lambda: array("q"))
     points: list[tuple[int, int, Slot, int]] = field(default_factory=list)
-    tasks: list[int] = field(default_factory=list)
+    tasks: array[int] = field(default_factory=lambda: array("q"))
     columns: list[PointColumns] = field(default_factory=list)
 
     def add(self, call: int, number: int, operands: Sequence[Array | Slot] = ()) -> None:
@@ -230,8 +231,8 @@ def in_order_of_tasks(
 
     def take(low: int, high: int) -> None:
         if high > low:
-            segment.calls += calls[low:high].tolist()
-            segment.tasks += numbers[low:high].tolist()
+            segment.calls.extend(calls[low:high].tolist())
+            segment.tasks.extend(numbers[low:high].tolist())
             first, last = np.searchsorted(at, [low, high]).tolist()
             if last > first:
                 segment.columns.append(PointColumns(*(word[first:last] for word in words)))

@@ -1,70 +1,29 @@
 """A plan's tasks as one executable of this process: what a run needs is decided before it, and kept between runs.
 
-Results in between lie in one arena, where those that are never alive together share bytes. Blocks of a tensor that are
-read together lie together, and blocks of a result lie in the result, so that reading several is a slice and no copy.
-Kernels of a backend are bound to their arrays, and run one after the other without Python between them; only what has
-no kernel, and a read that has to be put together, interrupt that.
+Kernels of a backend are bound to their arrays (`binding`), and run one after the other without Python between them;
+only what has no kernel, and a read that has to be put together, interrupt that.
 
-The layout of every array is known beforehand: sources have the strides of the samples, everything else is row-major,
-or a slice of what is row-major.
+Source: own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from operator import itemgetter
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from tileweave.backends.base import Arranged, Moves, backend
-from tileweave.backends.calls import AddsAlike, CallRow, Calls
-from tileweave.backends.host import address_of, allocation, empty
-from tileweave.graph import Operation, Sink, Source
-from tileweave.lower import actions, homes
-from tileweave.lower.actions import CallColumns, CallSegment, Followed, Found, Note, WorkFailed
-from tileweave.lower.batches import FEW, AlikeTasks, TaskPlaces, native, places_of
-from tileweave.lower.execute import COPIES, Writes, copy, definition, execute, regular
-from tileweave.lower.reads import (
-    block_bytes,
-    call_of,
-    constant,
-    has_place,
-    is_call,
-    is_native,
-    own,
-    place,
-    put_together,
-    row_major,
-    slices,
-    updates,
-    view_of,
-)
-from tileweave.lower.sweeps import find as sweeps
-from tileweave.lower.sweeps.calls import PanelCalls
-from tileweave.lower.sweeps.fields import Sweep
-from tileweave.lower.sweeps.panels import Made, SweepActions
-from tileweave.lower.values import (
-    Action,
-    ArrayAccess,
-    ArrayAccesses,
-    Home,
-    Slot,
-    TaskKind,
-    Values,
-    as_in,
-    in_python,
-    lies_as,
-    part_of,
-    task_kind,
-    untouched,
-)
-from tileweave.lower.views import reshaped, through, views
-from tileweave.planner.placement import IntArray
+from tileweave.backends.base import backend
+from tileweave.backends.calls import CallRow
+from tileweave.backends.host import allocation
+from tileweave.graph import Sink, Source
+from tileweave.lower import actions
+from tileweave.lower.actions import CallSegment, Followed, Note, WorkFailed
+from tileweave.lower.binding import Binding
+from tileweave.lower.execute import COPIES
+from tileweave.lower.values import Values
 from tileweave.planner.plan import Step
-from tileweave.planner.tasks import Read, ReadPiece, Task
+from tileweave.planner.tasks import Task
 
 Array = np.ndarray[Any, Any]
 
@@ -92,53 +51,33 @@ class Executable:
         threads: int,
         room_bytes: int = 0,
     ) -> None:
-        self._steps, self._tasks, self._threads = steps, tasks, threads
-        self._samples, self._constant = sources, constant
-        self._slots = {source: number for number, source in enumerate(sources)}
-        self.bound = tuple(number for number, source in enumerate(sources) if source not in constant)
-        """The numbers of the sources that every run brings."""
-        self._count, self._sinks = len(sources), {sink: number for number, sink in enumerate(sinks)}
-        self._boxes = [sink.tensor.type.box for sink in sinks]
-        kinds = [sink.tensor.type for sink in sinks]
-        self._new = [allocation(k.shape, k.dtype) for k in kinds]
-        self._result_samples = [np.ndarray(k.shape, k.dtype, untouched(k.size_bytes)) for k in kinds]
-        self._results = self._count + len(tasks)
-        self._found: list[Found] = []
-        self._segment, self._accesses = CallSegment(), ArrayAccesses()
-        self._calls: dict[str, Calls] = {}
-        self._known: dict[Any, TaskKind] = {}
-        self._alike: dict[Any, int] = {}  # how arrays lie -> the first call that copies one to the other
-        self._outputs: dict[tuple[int, str], int] = {}  # (task that leaves a block of several, output) -> its value
-        self._kept: list[Array] = []
-        self.python_steps = self.kernels = 0
-        self._places = places_of(steps, tasks, sources, constant, self._sinks, room_bytes)
-        self._native = self._places.native.tolist() if self._places else [native(steps[t.step], t) for t in tasks]
-        self._buffers: dict[tuple[int, int], Array | Slot] = self._places.buffers if self._places else {}
-        self._holders = homes.Holders(sources, constant, self._buffers, self._result_samples, self._results)
-        self._homes: Mapping[int, Home] = {}
-        self._fixed: dict[int, Any] = {}  # task -> its array, or its block of several outputs
-        self._views: dict[int, ReadPiece] = {}  # reshape -> what it is a view of
-        self._seen = tasks  # what they read through views
-        self._sweeps: dict[int, Sweep] = {}  # task -> its sweep, which runs in the place of its last task
-        self._panels = PanelCalls(steps, threads, self._never_changes)
-        if self._places is not None:
-            self._homes, self.arena_bytes = self._places.homes, self._places.total
-            self._in_columns(self._places)
+        made = Binding(steps, tasks, sources, constant, sinks, threads, room_bytes)
+        self._tasks, self._calls, self._found, self._kept = tasks, made.calls, made.found, made.kept
+        self.bound, self.apart, self.in_columns = made.bound, made.apart, made.in_columns
+        """The numbers of the sources that every run brings; which memory of a run lies apart; whether tasks were bound
+        in columns."""
+        self.arena_bytes, self.gathered_bytes = made.arena_bytes, made.gathered_bytes
+        """Of all that is kept between runs; per task, what it puts together to read it."""
+        self.kernels, self.python_steps, self.fixed = made.kernels, made.python_steps, made.fixed
+        """How many calls and how many steps in Python a run has, and how many tasks were done once."""
+        self._new = [allocation(sample.shape, sample.dtype) for sample in made.results]
+        self._results, self._outputs = made.first_result, made.outputs
+        self._wanted = wanted = made.wanted()
+        rest, begun = self._found, self._found[0][1] if self._found else None
+        if isinstance(begun, CallSegment):
+            numbers = (*self.bound, *range(self._results, self._results + len(self._new)))
+            self._first, rest = begun.row(self._calls, numbers, wanted, self.apart), rest[1:]
         else:
-            self.arena_bytes = self._lay_out(room_bytes)
-            dropped = homes.dropped(steps, self._seen, self._stays)
-            for task in tasks:
-                self._add(task, dropped.get(task.number, ()))
-            self._flush()
-        self.arena_bytes += self._panels.arranged_bytes
-        self.apart = self._accesses.apart(list(sources.values()), self.bound, self._result_samples)
-        """Of the arrays that a run brings and the results."""
-        self._first = self._begin()
+            self._first = self._looks()
+        self._actions = [(n, one.made(self._calls) if isinstance(one, CallSegment) else one) for n, one in rest]
         self._followed: tuple[CallRow, Followed] | None = None  # made when somebody listens
         self.quick: tuple[object, Callable[[dict[Any, Any]], Array | None] | None] = None, None
         """Keys, and `run` on a dict that has them for one new result, where that is all native."""
 
-    # ---- running ------------------------------------------------------------------------------------------------
+    def _looks(self) -> CallRow:
+        """What looks at the arrays of a run, and no more."""
+        calls = self._calls.get(COPIES) or self._calls.setdefault(COPIES, backend(COPIES).calls())
+        return calls.sequence((), (), self._wanted, self.apart)
 
     def run(self, given: Sequence[Array], out: Sequence[Array | None] | None = None) -> list[Array] | None:
         """The results, for these sources.
@@ -169,8 +108,7 @@ class Executable:
         """As `run`, but that ``note`` takes the tasks as they are done; None after some of them where a place lies
         outside."""
         if self._followed is None:
-            looks = self._calls_of(COPIES).sequence((), (), self._wanted, self.apart)
-            self._followed = looks, Followed(self._found, self._actions, self._calls, self._tasks)
+            self._followed = self._looks(), Followed(self._found, self._actions, self._calls, self._tasks)
         (looks, followed), results = self._followed, self._taking(out)
         if (looks.run if out is None else looks.again)(*given, *results):
             return None
@@ -188,413 +126,9 @@ class Executable:
         held: Values = [None] * self._results
         for number, array in zip(self.bound, given, strict=True):
             held[number] = array
-        return held + [*results, *([None] * len(self._outputs))]
-
-    @property
-    def gathered_bytes(self) -> IntArray:
-        """What each task puts together to read it, by number."""
-        there = self._places
-        return there.gathered_bytes if there else homes.gathered_bytes(self._buffers, len(self._tasks))
+        return held + [*results, *([None] * self._outputs)]
 
     def named(self, keys: Sequence[object]) -> None:
         """Have `quick` take the arrays of a run by keys, which are in the order of `bound`."""
         if not self._actions and len(self._new) == 1:
             self.quick = keys, self._first.keyed(keys, self._new[0])
-
-    def _begin(self) -> CallRow:
-        """What looks at the arrays of a run, the bound sources and the results, and begins it."""
-        taken = [array for source, array in self._samples.items() if source not in self._constant]
-        self._wanted = wanted = [
-            *actions.wanted_of(taken, False),
-            *actions.wanted_of(self._result_samples, True, len(taken)),
-        ]
-        rest, begun = self._found, self._found[0][1] if self._found else None
-        if isinstance(begun, CallSegment):
-            numbers = (*self.bound, *range(self._results, self._results + len(self._result_samples)))
-            row, rest = begun.row(self._calls, numbers, wanted, self.apart), rest[1:]
-        else:
-            row = self._calls_of(COPIES).sequence((), (), wanted, self.apart)  # looks at the arrays, and no more
-        self._actions = [(n, one.made(self._calls) if isinstance(one, CallSegment) else one) for n, one in rest]
-        return row
-
-    def _add(self, task: Task, dropped: Sequence[int]) -> None:
-        """Adds what a run does for a task, and then drops blocks that Python holds."""
-        if self._steps[task.step].stage == "store":
-            self._store(task)
-        elif task.number in self._fixed:
-            self._fix(task)
-        elif task.number in self._sweeps:
-            self._sweep(task)
-        elif task.number not in self._views:
-            self._work(task)
-        if dropped:
-            outputs = [number for (one, _), number in self._outputs.items() if one in dropped]
-            self._act(-1, partial(actions.drop, [*(self._count + number for number in dropped), *outputs]))
-
-    def _in_columns(self, places: TaskPlaces) -> None:
-        """Adds what a run does for all tasks."""
-        alone, columns = list[int](), list[CallColumns]()
-        for rows in places.rows:
-            found = self._bind_rows(places, rows)
-            alone += rows.numbers.tolist() if found is None else []
-            columns += found or []
-        between, dropped = list[tuple[int, list[Found]]](), places.dropped
-        for number in sorted(alone):
-            self._add(self._tasks[number], dropped.get(number, ()))
-            self._flush()
-            between.append((number, self._found))
-            self._found = []
-        self._found = actions.in_order_of_tasks(columns, between, COPIES)
-
-    def _bind_rows(self, places: TaskPlaces, rows: AlikeTasks) -> list[CallColumns] | None:
-        """The calls of tasks that lie alike, made from those of the first; None where each is bound by itself."""
-        sample, step = rows.sample, self._steps[rows.sample.step]
-        store = step.stage == "store"
-        if len(rows.numbers) < FEW or not (store or (is_native(step, sample) and step.kernel.backend == COPIES)):
-            return None
-        sink = self._sinks[cast("Sink", step.node)] if store else -1
-        there = [piece for piece in sample.reads[0].pieces if self._is_there(piece, sink)] if store else []
-        moved = places.moved(rows, there)
-        if moved is None:
-            return None
-        known = len(self._kept), self.arena_bytes, self.kernels, self.python_steps
-        self._accesses, whole = ArrayAccesses(), self._accesses
-        self._add(sample, ())
-        self._accesses, own, self._segment, segment = whole, self._accesses, CallSegment(), self._segment
-        alike = not self._found and segment.by in ("", COPIES) and hasattr(self._calls_of(COPIES), "add_columns")
-        if alike and len(segment.calls) == len(moved):
-            found = actions.columns_of(rows.numbers, segment, moved, cast("AddsAlike", self._calls_of(COPIES)))
-            if found is not None:
-                self.kernels += 0 if store else len(rows.numbers) - 1
-                places.note(rows, own, whole, there)
-                return found
-        self._found = []
-        self._kept, (self.arena_bytes, self.kernels, self.python_steps) = self._kept[: known[0]], known[1:]
-        return None
-
-    # ---- where blocks lie ---------------------------------------------------------------------------------------
-
-    def _lay_out(self, room_bytes: int) -> int:
-        """Places every block that a kernel makes; the bytes of the arena."""
-        results = homes.in_results(self._steps, self._tasks, self._sinks)
-        for number in homes.fixed(self._steps, self._tasks, results, lambda source: self._holders.of(source).fixed):
-            self._fixed[number], self._native[number] = None, False
-        results = {number: home for number, home in results.items() if number not in self._fixed}
-        native = [task for task in self._tasks if self._native[task.number]]
-        found = sweeps.find(self._steps, self._tasks, self._native, results, self._fixed)
-        self._sweeps = swept = {number: sweep for sweep in found for number in sweep.numbers}
-        held = {number for sweep in found for number in sweep.held}
-        free = [task for task in native if task.number not in results and task.number not in swept]
-        together, inside = homes.together(self._tasks, free), homes.in_reads(self._steps, self._tasks, free)
-        inside = {number: home for number, home in inside.items() if home.key[0] not in swept}
-        placed = {**results, **together, **inside}
-        self._views = views(self._steps, self._tasks, self._native, placed, self._fixed, self._samples)
-        self._seen = through(self._tasks, self._views)
-        native = [task for task in native if task.number not in self._views and task.number not in held]
-        updating = [t for t in self._tasks if t.number not in self._fixed and has_place(self._steps[t.step], t)]
-        alone = {**homes.alone([*native, *updating]), **inside}
-        in_place = partial(homes.in_place, self._steps, self._seen, apart=swept)
-        over = partial(sweeps.over, found, self._tasks)
-        self._homes = over(in_place({**alone, **together, **results}))
-        spans = self._spans()
-        buffers, total = homes.placed(*spans)
-        if total > room_bytes and together:
-            self._homes = over(in_place({**alone, **results}))
-            spans = self._spans()
-            buffers, total = homes.placed(*spans)
-        brought = self._samples.keys() - self._constant
-        if moved := homes.in_spare_results(self._steps, self._seen, self._homes, *spans, self._sinks, brought):
-            self._homes.update(moved)
-            buffers, total = homes.placed(*self._spans())
-        if total:
-            memory = empty((max(total, 1 << 16),), np.uint8)
-            for key, (kind, start) in buffers.items():
-                self._buffers[key] = np.ndarray(kind.shape, kind.dtype, memory, start)
-        return total
-
-    def _spans(self) -> homes.Buffers:
-        """The buffers of the arena."""
-        own = self._fixed, self._sweeps, self._never_changes
-        return homes.buffers(self._steps, self._tasks, self._seen, self._homes, *own)
-
-    def _never_changes(self, read: Read) -> bool:
-        """Whether what is read is the same in every run."""
-
-        def same(piece: ReadPiece) -> bool:
-            if piece.source is not None:
-                return self._holders.of(piece.source).fixed
-            return piece.task < 0 or piece.task in self._fixed
-
-        return all(map(same, read.pieces))
-
-    def _fix(self, task: Task) -> None:
-        """Computes the block of a task that is done once.
-
-        Raises:
-            WorkFailed: its operator raised.
-        """
-        step = self._steps[task.step]
-        given = {read.name: self._put_together(read) for read in task.reads}
-        try:
-            made = execute(cast("Operation", step.node), step.stage, task.index, given, decision=step.kernel)
-        except Exception as error:
-            raise WorkFailed(task) from error
-        block = row_major(own(made, step.outputs, given))
-        self._fixed[task.number] = block
-        self.arena_bytes += block_bytes(block)
-
-    def _put_together(self, read: Read) -> Array:
-        """What is read, where that is the same in every run: all pieces are arrays then."""
-        return put_together(read, [np.asarray(self._read(piece, read.dtype)) for piece in read.pieces])
-
-    def _stays(self, number: int) -> bool:
-        """Whether a block lies at a place of its own, or was computed once."""
-        return any(number in there for there in (self._homes, self._fixed, self._views, self._sweeps))
-
-    # ---- reads --------------------------------------------------------------------------------------------------
-
-    def _read(self, piece: ReadPiece, dtype: np.dtype[Any]) -> Array | Slot:
-        """A piece as an array that is always there, or as one that every run brings."""
-        if piece.constant:
-            return constant(piece, dtype)
-        if piece.source is not None:
-            found, held = view_of(piece, piece.source.type.box), self._samples[piece.source]
-            if piece.source in self._constant:
-                return held if found is None else found(held)
-            return Slot(self._slots[piece.source], found, held)
-        if piece.task in self._views:
-            whole, found = self._read(self._views[piece.task], dtype), view_of(piece, piece.block)
-            return reshaped(whole, piece.block.shape, found)
-        home = self._homes.get(piece.task)
-        if piece.task in self._fixed:
-            block, found = self._fixed[piece.task], view_of(piece, piece.block)
-            held = block[piece.output] if isinstance(block, dict) else block
-            return held if found is None else found(held)
-        if home is None:
-            found, sample = view_of(piece, piece.block), np.empty(piece.block.shape, dtype)
-            number = self._outputs.get((piece.task, piece.output), self._count + piece.task)
-            return Slot(number, found, sample)
-        found = view_of(piece, home.hold)
-        return part_of(self._holders.held(home), found)
-
-    def _reads_of(self, order: int, pieces: Sequence[ReadPiece], pointwise: bool = False) -> None:
-        """Notes which regions of sources are read."""
-        for piece in pieces:
-            if piece.task in self._views:
-                self._reads_of(order, [self._views[piece.task]])
-            elif piece.source is not None:
-                whole = piece.source.type.box
-                shifts = piece.shifts
-                box = piece.region if shifts else whole
-                self._accesses.reads.append(ArrayAccess(order, self._slots[piece.source], box, pointwise and shifts))
-
-    def _input(self, task: Task, k: int) -> tuple[Array | Slot, Array]:
-        """(an input of a task, an array of its layout); several pieces are put together first, once if fixed."""
-        read = task.reads[k]
-        pieces = homes.merged(read, self._homes)
-        if len(pieces) == 1:
-            found = self._read(pieces[0], read.dtype)
-            return found, lies_as(found)
-        if self._never_changes(read):
-            held = self._put_together(read)
-            self._kept, self.arena_bytes = [*self._kept, held], self.arena_bytes + held.nbytes
-            return held, held
-        whole = self._buffers[task.number, 1 + k]
-        for piece in pieces:
-            home = self._homes.get(piece.task)
-            if home is None or home.key != (task.number, 1 + k):  # else it was made there
-                index = place(read, piece)
-                self._copy(task.number, part_of(whole, itemgetter(index)), self._read(piece, read.dtype))
-        return whole, lies_as(whole)
-
-    def _copy(self, number: int, target: Array | Slot, source: Array | Slot) -> None:
-        if not self._moved(number, target, source):
-            both = [one if isinstance(one, Slot) else (lambda now, one=one: one) for one in (target, source)]
-            self._act(number, lambda now: copy(both[0](now), both[1](now), threads=self._threads))
-
-    def _moved(self, number: int, target: Array | Slot, source: Array | Slot) -> bool:
-        """Adds a call that copies; False where there is no code for it."""
-        by, lies = backend(COPIES), (lies_as(source), lies_as(target))
-        how = tuple((array.dtype, array.shape, array.strides, array.flags.aligned) for array in lies)
-        if how in self._alike:
-            calls = cast("AddsAlike", self._calls_of(COPIES))
-            call = calls.add_like(self._alike[how], list(map(address_of, lies)))
-            if call is not None:
-                self._point(call, [source, target], number)
-                return True
-        mover = by.mover(*lies, self._threads) if isinstance(by, Moves) else None
-        if mover is not None:
-            call = self._call(mover, [source, target], number)
-            if hasattr(self._calls_of(COPIES), "add_like"):
-                self._alike[how] = call
-        return mover is not None
-
-    def _call(self, kernel: Any, operands: Sequence[Array | Slot], number: int, by: str = COPIES) -> int:
-        """Adds a call of a backend, by number."""
-        call = self._calls_of(by).add(kernel, list(map(lies_as, operands)))
-        self._point(call, operands, number)
-        return call
-
-    def _point(self, call: int, operands: Sequence[Array | Slot], number: int) -> None:
-        """Adds a call to the row: what every run brings of its operands is said then, the others stay alive."""
-        self._kept += [one for one in operands if not isinstance(one, Slot)]
-        self._segment.add(call, number, operands)
-
-    # ---- tasks --------------------------------------------------------------------------------------------------
-
-    def _target(self, task: Task) -> Array | Slot | None:
-        """Where a task's block lies, always or in every run."""
-        home = self._homes.get(task.number)
-        if home is None:
-            return None
-        index = slices(task.out.translate([-a for a in home.hold.start]))
-        view = (lambda array: np.asarray(array[index])) if task.out != home.hold else None
-        return part_of(self._holders.held(home), view)
-
-    def _work(self, task: Task) -> None:
-        step = self._steps[task.step]
-        node = cast("Operation", step.node)
-        found = [self._input(task, k) for k in range(len(task.reads))]
-        target = self._target(task)
-        add = self._given if is_call(step, task) else self._bind
-        if self._native[task.number] and target is not None and add(task, step, found, target):
-            return
-        slot, kept = self._count + task.number, step.outputs
-        if target is None and len(kept) > 1:
-            first = self._results + len(self._sinks) + len(self._outputs)
-            self._outputs.update(((task.number, name), first + k) for k, name in enumerate(kept))
-        places = [(self._outputs[task.number, name], name) for name in kept if (task.number, name) in self._outputs]
-        into: Writes | None = None
-        if step.stage == "block" and (is_call(step, task) or not step.kernel.backend):
-            block, into = definition(node, task.index, kept, self._threads)
-        else:
-            block = partial(execute, node, step.stage, task.index, threads=self._threads, decision=step.kernel)
-        given = {read.name: one for read, (one, _) in zip(task.reads, found, strict=True)}
-        compute = in_python(given, block, into, target, kept, [(slot, ""), *places])
-        for read in task.reads:
-            self._reads_of(2 * task.number, read.pieces)
-        self._writes(task)
-        self.python_steps += 1
-        self._act(task.number, compute)
-
-    def _sweep(self, task: Task) -> None:
-        """Adds what a sweep does, when the last of its tasks comes."""
-        sweep = self._sweeps[task.number]
-        if task.number != sweep.numbers[-1]:
-            return
-        for one in SweepActions(sweep, cast("Array", self._buffers[sweep.key]), self._read, self._target).actions():
-            if isinstance(one, Made):
-                call, operands = self._panels.add(self._calls_of(self._steps[one.task.step].kernel.backend), one)
-                self._segment.add(call, one.task.number, operands)
-                self.kernels += 1
-            else:
-                self._copy(one.number, one.target, one.source)
-        first, last = 2 * sweep.numbers[0], 2 * sweep.numbers[-1] + 1
-        for number, member in enumerate(sweep.members):
-            for read in member.task.reads:
-                self._reads_of(first, read.pieces)
-            if (home := self._homes.get(member.task.number)) is not None and home.result >= 0:
-                alike = [one for one in self._samples if one.type.shape == self._boxes[home.result].shape]
-                self._writes(member.task, last if sweep.follows(alike, number) else first)
-
-    def _bind(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
-        """Adds a kernel to the calls; False where the arrays' strides allow none."""
-        sample = [array for _, array in found]
-        made = lies_as(target)
-        if not all(regular(array) is array for array in sample):
-            return False
-        by = step.kernel.backend
-        fixed = tuple(read.name for read in task.reads if self._never_changes(read))
-        key = (task.step, task.index.size, fixed, *((array.shape, array.strides) for array in (made, *sample)))
-        kind = self._known.get(key)
-        if kind is None:  # which all tasks of its step have whose arrays lie alike
-            kind = self._known[key] = task_kind(task, step, sample, made, fixed, self._threads)
-        calls = self._calls_of(by)
-        given = [made if k < 0 else sample[k] for k in kind.order]
-        if kind.arranges:
-            own = cast("Arranged", kind.kernel).arranged(given)
-            new = [array for array, old in zip(own, given, strict=True) if array is not old]
-            self._kept += new
-            self.arena_bytes += sum(array.nbytes for array in new)
-            given = own
-        call = calls.add(kind.kernel, given)
-        self._point(call, [target if k < 0 else found[k][0] for k in kind.order], task.number)
-        self._bound(task, kind.over)
-        return True
-
-    def _given(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
-        """Adds a call of code for any sizes; False where the arrays' strides allow none."""
-        same = [self._never_changes(read) for read in task.reads]
-        held = [
-            None if not fixed or isinstance(one, Slot) else one for (one, _), fixed in zip(found, same, strict=True)
-        ]
-        given, sample, made = [one for one, _ in found], [array for _, array in found], lies_as(target)
-        call, new = call_of(step, sample, held, made, self._threads)
-        if call is None:
-            return False
-        operands = [one if array is None else array for one, array in zip(given, new, strict=True)]
-        self._call(call, [*operands, target], task.number, step.kernel.backend)
-        over = updates(step, task)
-        self._bound(task, [over and k == 0 for k in range(len(found))])
-        return True
-
-    def _bound(self, task: Task, over: Sequence[bool]) -> None:
-        """Notes what a call reads, which its result may be written over where that is said, and what it writes."""
-        for region, may in zip(task.reads, over, strict=True):
-            together = len(region.pieces) > 1  # in memory of its own, before the kernel runs
-            self._reads_of(2 * task.number + (not together), region.pieces, may)
-        self._writes(task)
-        self.kernels += 1
-
-    def _writes(self, task: Task, order: int = -1) -> None:
-        """Notes which region of a result a task writes; when, if that is not at its end."""
-        home = self._homes.get(task.number)
-        if home is not None and home.result >= 0:
-            box = task.out.translate([-b for b in home.hold.start])
-            box = as_in(box, home.hold.shape, self._boxes[home.result].shape)
-            self._accesses.writes.append(ArrayAccess(2 * task.number + 1 if order < 0 else order, home.result, box))
-
-    def _calls_of(self, by: str) -> Calls:
-        """The calls of a backend, to which what follows is added."""
-        if self._segment.by != by:
-            self._flush()
-            self._segment.by = by
-        return self._calls.get(by) or self._calls.setdefault(by, backend(by).calls())
-
-    def _store(self, task: Task) -> None:
-        sink = self._sinks[cast("Sink", self._steps[task.step].node)]
-        read, result = task.reads[0], self._results + sink
-        pieces = [piece for piece in read.pieces if not self._is_there(piece, sink)]
-        if not pieces:
-            return
-        for piece in homes.merged(replace(read, pieces=tuple(pieces)), self._homes):
-            found, index = self._read(piece, read.dtype), slices(piece.box)
-            self._reads_of(2 * task.number, [piece], pointwise=True)
-            self._accesses.writes.append(ArrayAccess(2 * task.number, sink, piece.box))
-            target = Slot(result, None, self._result_samples[sink]).part(itemgetter(index))
-            if self._moved(task.number, target, found):
-                continue
-
-            def write(now: Values, read: Array | Slot = found, index: Any = index) -> None:
-                into, values = now[result][index], read(now) if isinstance(read, Slot) else read
-                if address_of(into) != address_of(values):  # else they are there: the source is written over
-                    copy(into, values, threads=self._threads)
-
-            self._act(task.number, write)
-
-    def _is_there(self, piece: ReadPiece, sink: int) -> bool:
-        """Whether a piece lies in a result already, in its place."""
-        home = self._homes.get(piece.task)
-        if home is None or home.result != sink or not piece.in_order:
-            return False
-        return home.hold == piece.map.cover(self._boxes[sink])
-
-    def _act(self, number: int, action: Action) -> None:
-        self._flush()
-        self._found.append((number, action))
-
-    def _flush(self) -> None:
-        """Ends a row of calls that nothing interrupts."""
-        if self._segment.calls:
-            self._found.append((self._segment.tasks[-1], self._segment))
-            self._segment = CallSegment(self._segment.by)

@@ -28,7 +28,7 @@ from tileweave.backends.base import (
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, Signature, Tensor, TensorType
 from tileweave.graph.ops.elementwise import fused
-from tileweave.graph.ops.monoids import combine_states
+from tileweave.graph.ops.monoids import MONOIDS, combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
 from tileweave.lower import called, ragged
 from tileweave.lower.programs import MOVED, OperandView, in_order, kind_of, lowering, program, result_of, whole_program
@@ -215,6 +215,27 @@ def definition(
     if into is not None and threads > 1 and operation.operator == "sort" and index.size:
         into = partial(_in_parts, into, int(operation.parameter("axis") == 0), threads)
     return partial(operator.block, shard), into
+
+
+def combination(operation: Operation, parts: Sequence[str]) -> Writes | None:
+    """What writes the combination of partial results into an array; None where more is done to it, or it has several
+    outputs.
+
+    Args:
+        operation: the whole.
+        parts: the names of the partial results, in their order.
+    """
+    monoid = MONOIDS.get(_monoid(operation))
+    if monoid is None or len(operation.outputs) > 1 or operator_of(operation).finished is not None or len(parts) < 2:
+        return None
+    combine, (first, second, *rest) = monoid.combine, parts
+
+    def write(inputs: Mapping[str, Array], out: Array) -> None:
+        combine(inputs[first], inputs[second], out)
+        for name in rest:
+            combine(out, inputs[name], out)
+
+    return write
 
 
 PART = 1 << 16

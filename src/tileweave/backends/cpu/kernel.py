@@ -24,7 +24,7 @@ from tileweave.backends.cpu.direct.emit import Packing
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, family_of
 from tileweave.backends.cpu.llvm.sizes import Table
-from tileweave.backends.cpu.memory import near, owner, rounded, scratch_offsets, share_bytes
+from tileweave.backends.cpu.memory import near, rounded, scratch_offsets, share_bytes
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
 from tileweave.backends.cpu.target.calls import Bound, direct_call, new_busy, taken_in_turn
 from tileweave.backends.cpu.target.jit import compile_ir, release
@@ -32,7 +32,7 @@ from tileweave.backends.cpu.target.later import later
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings, check_settings
 from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.cpu.target.threads import pool
-from tileweave.backends.host import Block, address_of, arena, interface_address, thread_count
+from tileweave.backends.host import Block, address_of, arena, interface_address, owner, thread_count
 from tileweave.errors import BackendError
 from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.ir.dtypes import numpy_dtype

@@ -27,16 +27,6 @@ def rounded(size: int, unit: int = _LINE) -> int:
     return -(-size // unit) * unit
 
 
-def owner(array: Array) -> Array:
-    """The array that owns the data of another."""
-    found, below = array, array.base
-    while below is not None:
-        if isinstance(below, np.ndarray):
-            found = below
-        below = getattr(below, "base", None)
-    return found
-
-
 def is_immutable(owner: Array) -> bool:
     """Whether an owner's memory is read-only and stays so: bytes, or a file that is mapped to be read."""
     held: Any = owner.base

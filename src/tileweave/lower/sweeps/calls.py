@@ -13,7 +13,7 @@ import numpy as np
 
 from tileweave.backends.base import Arranged
 from tileweave.backends.calls import AddsAlike, Calls
-from tileweave.backends.host import address_of
+from tileweave.backends.host import address_of, owner
 from tileweave.graph import Operation
 from tileweave.lower.execute import is_small
 from tileweave.lower.sweeps.panels import Made
@@ -36,13 +36,19 @@ class PanelCalls:
     def __init__(self, steps: Sequence[Step], threads: int, fixed: Callable[[Read], bool]) -> None:
         self._steps, self._threads, self._fixed = steps, threads, fixed
         self._known: dict[Any, tuple[TaskKind, int]] = {}  # how arrays lie -> the kernel, and its first call
-        self._kept: list[Array] = []
+        self._kept: dict[int, Array] = {}
         self._arranged: dict[Any, list[Array | None]] = {}  # constants as kernels read them
 
     @property
     def arranged_bytes(self) -> int:
         """The bytes of constants that kernels read in an order of their own."""
         return sum(array.nbytes for row in self._arranged.values() for array in row if array is not None)
+
+    @property
+    def kept(self) -> list[Array]:
+        """What has to stay alive."""
+        arranged = (array for row in self._arranged.values() for array in row if array is not None)
+        return [*self._kept.values(), *arranged]
 
     def add(self, calls: Calls, made: Made) -> tuple[int, list[Array | Slot]]:
         """Adds the kernel of a panel: (the call, its operands)."""
@@ -64,8 +70,7 @@ class PanelCalls:
         if call is None:
             call = calls.add(kind.kernel, given)
             self._known[key] = kind, call
-        constants = [array for array, read in zip(arrays, task.reads, strict=False) if read.pieces[0].constant]
-        self._kept += [array for array in constants if len(array.strides) and not any(array.strides)]
+        self._kept.update((id(one), one) for one in map(owner, arrays))
         return call, [operands[k] for k in kind.order]
 
     def _constants(self, kind: TaskKind, given: Sequence[Array], fixed: Collection[int]) -> list[Array]:

@@ -5,7 +5,7 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -195,8 +195,8 @@ class Sweep:
     bands: tuple[Band, ...]
     tracks: tuple[Track, ...]
     shifts: tuple[int, ...]
-    made: tuple[tuple[int, ...], ...]
-    filled: tuple[tuple[int, ...], ...]
+    made: Sequence[Sequence[int]]
+    filled: Sequence[Sequence[int]]
     lines: int
     quantum: int
 

@@ -5,6 +5,7 @@ Source: own; time skewing is Wonnacott, "Achieving scalable locality with time s
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ FEWEST_WAVES = 16
 QUANTUM_BYTES = 1 << 10
 """Steps follow each other at multiples of so many bytes, so that panels have few different extents: each is a kernel of
 its own."""
+FAR = 1 << 60
+"""A row behind all."""
 
 
 @dataclass(slots=True)
@@ -65,14 +68,13 @@ class _State:
             most = min(most, rows - one.more)
         return max(most, 0)
 
-    def lows(self) -> list[int | None]:
-        """Per band the first row that is still needed, or to be written; None where there is none."""
-        found: list[int | None] = [None] * len(self.bands)
+    def lows(self) -> array[int]:
+        """Per band the first row that is still needed, or to be written; FAR where there is none."""
+        found = array("q", [FAR]) * len(self.bands)
 
         def needs(number: int, row: int | None) -> None:
             if row is not None:
-                known = found[number]
-                found[number] = row if known is None else min(known, row)
+                found[number] = min(found[number], row)
 
         open_bands = set[int]()
         for member, made in zip(self.members, self.made, strict=True):
@@ -108,7 +110,7 @@ def scheduled(members: tuple[Member, ...], bands: tuple[Band, ...], places: Mapp
     lines = max(min(PANEL_BYTES // line_bytes, rows // FEWEST_WAVES), 2 * ahead, 1)
     lines = -(-lines // quantum) * quantum
     state = _State(members, bands, places, [0] * len(members), [0] * len(bands))
-    made, filled, lows = list[tuple[int, ...]](), list[tuple[int, ...]](), [state.lows()]
+    made, filled, lows = list[Sequence[int]](), list[Sequence[int]](), [state.lows()]
     waves = 2 + rows // lines + len(members) * (-(-ahead // quantum) * quantum) // lines
     while state.made != [one.rows for one in members]:
         if len(made) > 2 * waves:
@@ -128,14 +130,11 @@ def scheduled(members: tuple[Member, ...], bands: tuple[Band, ...], places: Mapp
                         state.filled[one.band] = max(state.filled[one.band], rows)
             if member.band >= 0:
                 state.filled[member.band] = state.available(bands[member.band])
-        made.append(tuple(state.made))
-        filled.append(tuple(state.filled))
+        made.append(array("q", state.made))
+        filled.append(array("q", state.filled))
         lows.append(state.lows())
     shifts, tracks = _tracks(members, bands, places, filled, lows)
     return Sweep(members, bands, tracks, shifts, tuple(made), tuple(filled), lines, quantum)
-
-
-FAR = 1 << 60
 
 
 def _tracks(
@@ -143,14 +142,14 @@ def _tracks(
     bands: Sequence[Band],
     places: Mapping[int, int],
     filled: Sequence[Sequence[int]],
-    lows: Sequence[Sequence[int | None]],
+    lows: Sequence[Sequence[int]],
 ) -> tuple[tuple[int, ...], tuple[Track, ...]]:
     """Per band how it is shifted on its track, and the tracks.
 
     A band takes the track of others that are read before it is written, in every wave. Its rows stay behind those that
     are needed of the others in the waves that follow; where they would not, they are shifted.
     """
-    ends, needs = np.array(filled, np.int64), np.array([[FAR if low is None else low for low in row] for row in lows])
+    ends, needs = np.array(filled, np.int64), np.array(lows, np.int64)
     last = [band.maker for band in bands]
     for number, member in enumerate(members):
         for one in member.inputs:

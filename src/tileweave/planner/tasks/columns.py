@@ -172,10 +172,12 @@ def _start(start: tuple[int, ...]) -> IntArray:
 def columns_of(tasks: Enumerator) -> list[TaskColumns]:
     """The kinds of a plan's tasks, in the order of their first ones."""
     found, step_of = list[TaskColumns](), tasks.step_of.tolist()
+    last = {one.tensor: number for number in range(len(tasks.steps)) for one in tasks.shards(number).inputs}
     for number in range(len(tasks.steps)):
         shards = tasks.shards(number)
         known = _Along(tasks, shards).kinds() if shards.step.cuts.count > 1 else None
         found += grouped(map(tasks.task, shards.issued.tolist()), step_of) if known is None else known
+        tasks.forget(one for one in shards.inputs if last[one.tensor] == number)  # nobody else reads these
     return sorted(found, key=lambda kind: kind.sample.number)
 
 

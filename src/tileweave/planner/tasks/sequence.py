@@ -33,7 +33,9 @@ class Tasks(Sequence[Task]):
     @cached_property
     def kinds(self) -> tuple[TaskColumns, ...]:
         """The tasks in columns, those together that are alike, in the order of the first of each kind."""
-        return tuple(columns_of(self._from))
+        found = tuple(columns_of(self._from))
+        self._made.update((kind.sample.number, kind.sample) for kind in found)
+        return found
 
     def __len__(self) -> int:
         return len(self._from.step_of)

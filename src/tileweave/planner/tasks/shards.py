@@ -8,7 +8,7 @@ made (`streams`); the shards of one wave stand side by side, so machines work to
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import mul
 from typing import Any, cast
@@ -238,6 +238,12 @@ class Enumerator:
         if tensor not in self._views:
             self._views[tensor] = self._view(tensor)
         return self._views[tensor]
+
+    def forget(self, inputs: Iterable[StepInput]) -> None:
+        """Forgets how inputs are seen, and what was read of them: it is found again when somebody asks."""
+        for one in inputs:
+            one.known.clear()
+            self._views.pop(one.tensor, None)
 
     def _view(self, tensor: Tensor) -> Sight | Views | None:
         if not isinstance(tensor.producer, Selector):  # what `resolve` answers, without asking

@@ -64,6 +64,24 @@ class Sight:
         numbers: of its tasks, by shard.
     """
 
+    __slots__ = (
+        "_met",
+        "apart",
+        "cuts",
+        "dims",
+        "fill",
+        "made",
+        "map",
+        "numbers",
+        "output",
+        "same",
+        "source",
+        "spilled",
+        "steps",
+        "still",
+        "whole",
+    )
+
     def __init__(
         self,
         map: AffineMap,

@@ -23,9 +23,9 @@ from tileweave.backends.cpu.gemm.contract import without_start
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.gemm.tile import choose_tile, vector_registers
 from tileweave.backends.cpu.llvm.elements import element
-from tileweave.backends.cpu.memory import is_immutable, owner
+from tileweave.backends.cpu.memory import is_immutable
 from tileweave.backends.cpu.target.target import Target
-from tileweave.backends.host import address_of, aligned
+from tileweave.backends.host import address_of, aligned, owner
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.program import Axis, Id, Iteration, Program
 from tileweave.teir.merged.form import Merged, MergedOp

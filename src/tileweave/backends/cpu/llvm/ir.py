@@ -54,9 +54,11 @@ class Module:
         return name in self._functions and self._functions[name].takes_sizes
 
     def text(self) -> str:
-        """The module as LLVM reads it."""
+        """The module as LLVM reads it, once: the lines of its functions go, which many others still know."""
         parts = [*self._declarations.values(), *(function.text() for function in self._functions.values())]
         parts.append("!0 = !{i32 1}")  # what !nontemporal refers to
+        for function in self._functions.values():
+            function.forget()
         return "\n\n".join(parts) + "\n"
 
 
@@ -100,6 +102,11 @@ class Function:
         """The function as LLVM reads it."""
         lines = [self._lines[0], *self._slots, *self._sizes(), *self._lines[1:]]
         return "\n".join([self._head + " {", *lines, "}"])
+
+    def forget(self) -> None:
+        """Forgets all lines."""
+        self._lines.clear()
+        self._slots.clear()
 
     def _sizes(self) -> list[str]:
         """What finds the table of sizes, and reads those that the function names."""

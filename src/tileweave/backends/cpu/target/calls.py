@@ -212,10 +212,12 @@ class BindsArrays(Protocol):
 
 
 class NativeCalls:
-    """Prepared calls; see `tileweave.backends.calls.Calls`."""
+    """Prepared calls; see `tileweave.backends.calls.Calls`. Each is a kernel and where its environment begins."""
 
     def __init__(self) -> None:
-        self._bound: list[tuple[Bound, int]] = []  # with where its environment begins; 0: in copies that are to be made
+        self._kernels: list[Bound] = []
+        self._kernel_of, self._at = array("q"), array("q")
+        """Per call the kernel, by number, and where its environment begins; 0: in copies that are to be made."""
         self._wanted: dict[int, tuple[array[int], array[int]]] = {}  # call -> calls like it, and their addresses
         self._copies: list[Copies] = []
         self._memory: Block | None = None
@@ -223,34 +225,38 @@ class NativeCalls:
     def add(self, kernel: BindsArrays, arrays: Sequence[Array]) -> int:
         """A call, by number; the arrays are checked."""
         bound = kernel.bind(arrays)
-        self._bound.append((bound, bound.address))
+        self._kernel_of.append(len(self._kernels))
+        self._at.append(bound.address)
+        self._kernels.append(bound)
         if self._memory is None or self._memory.size < bound.work_bytes:
             self._memory = Block(max(4096, -(-bound.work_bytes // 4096) * 4096))
-            for earlier, address in self._bound:
-                if address == earlier.address:
-                    earlier.place(self._memory.address)
+            for one in self._kernels:
+                one.place(self._memory.address)
             for copies in self._copies:
                 copies.place()
         else:
             bound.place(self._memory.address)
-        return len(self._bound) - 1
+        return len(self._at) - 1
+
+    def _bound(self, call: int) -> Bound:
+        return self._kernels[self._kernel_of[call]]
 
     def add_like(self, call: int, addresses: Sequence[int]) -> int | None:
         """A call of an earlier one's kernel; see `tileweave.backends.calls.AddsAlike`."""
-        bound, _ = self._bound[call]
+        bound = self._bound(call)
         if bound.check is None or bound.fault >= 0:
             return None
         bound.check(addresses)
-        number = len(self._bound)
-        self._bound.append((bound, 0))
         numbers, rows = self._wanted.setdefault(call, (array("q"), array("q")))
-        numbers.append(number)
+        numbers.append(len(self._at))
         rows.extend(addresses)
-        return number
+        self._kernel_of.append(self._kernel_of[call])
+        self._at.append(0)
+        return len(self._at) - 1
 
     def add_columns(self, call: int, moved_bytes: IntArray) -> IntArray | None:
         """Calls like an earlier one; see `tileweave.backends.calls.AddsAlike`."""
-        bound, _ = self._bound[call]
+        bound = self._bound(call)
         if bound.check is None or bound.fault >= 0:
             return None
         addresses = moved_bytes + np.array(self._addresses(call), np.int64)
@@ -258,30 +264,43 @@ class NativeCalls:
             for row in bound.check_columns(addresses):
                 bound.check(addresses[row].tolist())
         self._copies.append(Copies(bound, addresses))
-        first = len(self._bound)
-        self._bound.extend((bound, address) for address in self._copies[-1].places)
-        return np.arange(first, len(self._bound))
+        first = len(self._at)
+        self._at.extend(self._copies[-1].places)
+        self._kernel_of.extend([self._kernel_of[call]] * len(addresses))
+        return np.arange(first, len(self._at))
 
     def _addresses(self, call: int) -> Sequence[int]:
         """Where the operands of a call lie."""
         self._copy()
-        bound, address = self._bound[call]
-        return [ctypes.c_int64.from_address(address + position).value for position in bound.positions]
+        address = self._at[call]
+        return [ctypes.c_int64.from_address(address + position).value for position in self._bound(call).positions]
 
     def operands(self, calls: IntArray, position: int) -> IntArray:
         """Where environments name an operand; see `tileweave.backends.calls.AddsAlike`."""
+        kernels, at, number = self._chosen(calls)
+        out: IntArray = at + np.array([one.positions[position] for one in kernels], np.int64)[number]
+        return out
+
+    def _chosen(self, calls: Sequence[int] | IntArray) -> tuple[list[Bound], IntArray, IntArray]:
+        """(kernels, per call where its environment begins, and the place of its kernel among these)."""
         self._copy()
-        chosen = [self._bound[call] for call in calls.tolist()]
-        return np.array([address + bound.positions[position] for bound, address in chosen], np.int64)
+        chosen = np.asarray(calls, np.int64)
+        found, number = np.unique(np.array(self._kernel_of, np.int64)[chosen], return_inverse=True)
+        at = np.array(self._at, np.int64)[chosen]
+        return [self._kernels[k] for k in found.tolist()], at, number.reshape(-1)
 
     def _copy(self) -> None:
         """Makes the environments of calls that are like others."""
         for call, (numbers, rows) in self._wanted.items():
-            bound, _ = self._bound[call]
-            self._copies.append(Copies(bound, np.array(rows, np.int64).reshape(len(numbers), -1)))
+            self._copies.append(Copies(self._bound(call), np.frombuffer(rows, np.int64).reshape(len(numbers), -1)))
             for number, address in zip(numbers, self._copies[-1].places, strict=True):
-                self._bound[number] = bound, address
+                self._at[number] = address
         self._wanted.clear()
+
+    def _row(
+        self, calls: Sequence[int], pointed: IntArray, wanted: Sequence[Wanted] = (), apart: Apart = NOWHERE
+    ) -> NativeRow:
+        return NativeRow(*self._chosen(calls), pointed, wanted, apart, self)
 
     def sequence(
         self,
@@ -292,11 +311,10 @@ class NativeCalls:
     ) -> CallRow:
         """These calls in one native loop."""
         self._copy()
-        chosen = [self._bound[call] for call in calls]
         pointed = self._pointed(points)
         if _takes_objects():
-            return NativeRow(chosen, pointed, wanted, apart, self)
-        head = NativeRow(chosen, _NO_POINTS, (), apart, self)
+            return self._row(calls, pointed, wanted, apart)
+        head = self._row(calls, _NO_POINTS, (), apart)
         run, address = code().function("run", None, ctypes.c_void_p), ctypes.addressof(head.head)
         faulted = code().function("faulted", ctypes.c_int64, ctypes.c_void_p)
 
@@ -310,13 +328,8 @@ class NativeCalls:
 
     def timed(self, calls: Sequence[int]) -> TimedCalls | None:
         """These calls, some after the other; see `tileweave.backends.calls.TimesCalls`."""
-        self._copy()
         clock = _clock()
-        return (
-            NativeTimes(NativeRow([self._bound[call] for call in calls], _NO_POINTS, (), NOWHERE, self), clock)
-            if clock
-            else None
-        )
+        return NativeTimes(self._row(calls, _NO_POINTS), clock) if clock else None
 
     def _pointed(self, points: Sequence[Point | PointColumns]) -> IntArray:
         """(object, bytes behind its first element, where an environment names the operand); a row per operand."""
@@ -324,8 +337,8 @@ class NativeCalls:
         columns = [_NO_POINTS]
         for one in points:
             if isinstance(one, Point):
-                bound, address = self._bound[one.call]
-                words += one.number, one.offset_bytes, address + bound.positions[one.position]
+                address = self._at[one.call] + self._bound(one.call).positions[one.position]
+                words += one.number, one.offset_bytes, address
             else:
                 columns.append(np.stack([one.numbers, one.offset_bytes, one.places], 1))
         return np.concatenate([np.array(words, np.int64).reshape(-1, 3), *columns])
@@ -335,7 +348,9 @@ class NativeRow:
     """Calls in a row: see `tileweave.backends.calls.CallRow`.
 
     Args:
-        calls: what is called, with where its environment begins.
+        kernels: that are called.
+        at: per call where its environment begins.
+        number: per call the place of its kernel among these.
         pointed: (object, bytes behind its first element, the address that takes the operand's), a row per operand.
         wanted: as `Calls.sequence`.
         apart: as `Calls.sequence`.
@@ -346,23 +361,26 @@ class NativeRow:
 
     def __init__(
         self,
-        calls: Sequence[tuple[Bound, int]],
+        kernels: Sequence[Bound],
+        at: IntArray,
+        number: IntArray,
         pointed: IntArray,
         wanted: Sequence[Wanted],
         apart: Apart,
         kept: object,
     ) -> None:
-        entries = {bound: bound.code.addresses["entry"] for bound in {bound for bound, _ in calls}}
-        rows = _words([word for bound, at in calls for word in (entries[bound], at)])
+        entries = np.array([one.code.addresses["entry"] for one in kernels], np.int64)
+        rows = _table(np.stack([entries[number], at], 1))
         looked, extents = _looked(wanted)
         objects = 1 + max([about.number for about in wanted] + pointed[:, :1].max(0, initial=-1).tolist(), default=-1)
-        tables = ((len(wanted), looked), (len(pointed), _words(pointed.ravel().tolist())), (len(calls), rows))
+        tables = ((len(wanted), looked), (len(pointed), _table(pointed)), (len(at), rows))
         words = [word for count, table in tables for word in (count, ctypes.addressof(table))]
         spans = _spans(apart)
-        faults = _words([at + bound.fault for bound, at in calls if bound.fault >= 0])
-        last = sum(bound.fault >= 0 for bound, _ in calls), ctypes.addressof(faults)
+        where = np.array([one.fault for one in kernels], np.int64)[number]
+        faults = _table((at + where)[where >= 0])
+        last = int((where >= 0).sum()), ctypes.addressof(faults)
         self.head = _words([id(np.ndarray), *words, ctypes.addressof(spans[0]), 0, objects, *_python(), *last])
-        self._kept = (tables, extents, calls, kept, code(), spans, faults)
+        self._kept = (tables, extents, kept, code(), spans, faults)
         self.run, self.again = (_builtin(name, self.head, self._kept) for name in ("call", "again"))
 
     def keyed(self, keys: Sequence[object], new: Callable[[], Array]) -> Callable[[dict[Any, Any]], Array | None]:
@@ -441,6 +459,13 @@ def _spans(apart: Apart) -> tuple[Any, ...]:
 
 def _words(values: Sequence[int]) -> Any:
     return (ctypes.c_int64 * max(1, len(values)))(*values)
+
+
+def _table(rows: IntArray) -> Any:
+    """Rows of words as native code reads them."""
+    made = (ctypes.c_int64 * max(1, rows.size))()
+    np.frombuffer(memoryview(made), np.int64)[: rows.size] = rows.ravel()
+    return made
 
 
 def _write(address: int, value: int) -> None:
