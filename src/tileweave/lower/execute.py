@@ -228,12 +228,13 @@ def combination(operation: Operation, parts: Sequence[str]) -> Writes | None:
     monoid = MONOIDS.get(_monoid(operation))
     if monoid is None or len(operation.outputs) > 1 or operator_of(operation).finished is not None or len(parts) < 2:
         return None
-    combine, (first, second, *rest) = monoid.combine, parts
+    combine: Callable[..., object] = monoid.combine  # a function of NumPy
+    first, second, *rest = parts
 
     def write(inputs: Mapping[str, Array], out: Array) -> None:
-        combine(inputs[first], inputs[second], out)
+        combine(inputs[first], inputs[second], out=out)
         for name in rest:
-            combine(out, inputs[name], out)
+            combine(out, inputs[name], out=out)
 
     return write
 

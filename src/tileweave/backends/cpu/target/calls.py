@@ -1,8 +1,8 @@
 """Calls of kernels on known arrays, run by one native loop: no Python between two kernels.
 
-Each call has an environment of its own, which names its operands; all calls of a list share one working memory, since
-they run one after the other. Operands that change from run to run are taken from array objects by native code, which
-first looks whether the objects are what the kernels were bound for.
+Each kernel has an environment, which names its operands; calls that differ in these alone share it, and all calls of a
+list share one working memory, since they run one after the other. Operands that change from run to run are taken from
+array objects by native code, which first looks whether the objects are what the kernels were bound for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tileweave.backends.calls import NOWHERE, Apart, CallRow, Point, PointColumns, PythonRow, TimedCalls, Wanted
 from tileweave.backends.cpu.target.jit import Code
 from tileweave.backends.cpu.target.native import code
-from tileweave.backends.host import LINE_BYTES, OBJECT_DATA, Block, address_of, interface_address, span
+from tileweave.backends.host import OBJECT_DATA, Block, address_of, interface_address, span
 
 Array = np.ndarray[Any, Any]
 IntArray = NDArray[np.int64]
@@ -179,31 +179,6 @@ class Bound:
         _WORD.pack_into(self.env, position, value)
 
 
-class Copies:
-    """A kernel with many environments, which differ from one in where the operands lie.
-
-    Args:
-        like: the one, placed already.
-        addresses: of the operands, a row per copy.
-    """
-
-    def __init__(self, like: Bound, addresses: Sequence[Sequence[int]] | IntArray) -> None:
-        self.like = like
-        self.addresses = np.asarray(addresses, np.int64).reshape(len(addresses), -1)
-        size = -(-len(like.env) // LINE_BYTES) * LINE_BYTES
-        self._block = Block(size * len(addresses))
-        self._envs = np.frombuffer(self._block.memory, np.uint8)[: size * len(addresses)].reshape(-1, size)
-        self.places = range(self._block.address, self._block.address + size * len(addresses), size)
-        """Where each copy begins."""
-        self.place()
-
-    def place(self) -> None:
-        """Copies what has been written into the one."""
-        self._envs[:, : len(self.like.env)] = np.frombuffer(memoryview(self.like.env), np.uint8)
-        for position, column in zip(self.like.positions, self.addresses.T, strict=True):
-            self._envs[:, position : position + 8] = np.ascontiguousarray(column)[:, None].view(np.uint8)
-
-
 class BindsArrays(Protocol):
     """A kernel of this backend."""
 
@@ -212,31 +187,37 @@ class BindsArrays(Protocol):
 
 
 class NativeCalls:
-    """Prepared calls; see `tileweave.backends.calls.Calls`. Each is a kernel and where its environment begins."""
+    """Prepared calls; see `tileweave.backends.calls.Calls`.
+
+    Calls that are alike share the environment of their kernel: what each has of its own is a row of addresses of its
+    operands, which the native loop writes there before it.
+    """
 
     def __init__(self) -> None:
         self._kernels: list[Bound] = []
-        self._kernel_of, self._at = array("q"), array("q")
-        """Per call the kernel, by number, and where its environment begins; 0: in copies that are to be made."""
+        self._kernel_of, self._own = array("q"), array("q")
+        """Per call the kernel, by number, and where its own addresses are; 0: in the environment of its kernel."""
         self._wanted: dict[int, tuple[array[int], array[int]]] = {}  # call -> calls like it, and their addresses
-        self._copies: list[Copies] = []
+        self._tables: list[IntArray] = []  # that hold rows of addresses
         self._memory: Block | None = None
 
     def add(self, kernel: BindsArrays, arrays: Sequence[Array]) -> int:
         """A call, by number; the arrays are checked."""
         bound = kernel.bind(arrays)
-        self._kernel_of.append(len(self._kernels))
-        self._at.append(bound.address)
-        self._kernels.append(bound)
         if self._memory is None or self._memory.size < bound.work_bytes:
             self._memory = Block(max(4096, -(-bound.work_bytes // 4096) * 4096))
             for one in self._kernels:
                 one.place(self._memory.address)
-            for copies in self._copies:
-                copies.place()
-        else:
-            bound.place(self._memory.address)
-        return len(self._at) - 1
+        bound.place(self._memory.address)
+        self._kernels.append(bound)
+        return self._new(len(self._kernels) - 1, [0])
+
+    def _new(self, kernel: int, own: Sequence[int]) -> int:
+        """Adds calls of a kernel; the first of them."""
+        first = len(self._own)
+        self._own.extend(own)
+        self._kernel_of.extend([kernel] * len(own))
+        return first
 
     def _bound(self, call: int) -> Bound:
         return self._kernels[self._kernel_of[call]]
@@ -247,55 +228,62 @@ class NativeCalls:
         if bound.check is None or bound.fault >= 0:
             return None
         bound.check(addresses)
+        number = self._new(self._kernel_of[call], [0])
         numbers, rows = self._wanted.setdefault(call, (array("q"), array("q")))
-        numbers.append(len(self._at))
+        numbers.append(number)
         rows.extend(addresses)
-        self._kernel_of.append(self._kernel_of[call])
-        self._at.append(0)
-        return len(self._at) - 1
+        return number
 
     def add_columns(self, call: int, moved_bytes: IntArray) -> IntArray | None:
         """Calls like an earlier one; see `tileweave.backends.calls.AddsAlike`."""
         bound = self._bound(call)
         if bound.check is None or bound.fault >= 0:
             return None
-        addresses = moved_bytes + np.array(self._addresses(call), np.int64)
+        addresses = moved_bytes + self._addresses(call)
         if bound.check_columns is not None:
             for row in bound.check_columns(addresses):
                 bound.check(addresses[row].tolist())
-        self._copies.append(Copies(bound, addresses))
-        first = len(self._at)
-        self._at.extend(self._copies[-1].places)
-        self._kernel_of.extend([self._kernel_of[call]] * len(addresses))
-        return np.arange(first, len(self._at))
+        self._apart(call)
+        first = self._new(self._kernel_of[call], self._rows(addresses))
+        return np.arange(first, len(self._own))
 
-    def _addresses(self, call: int) -> Sequence[int]:
+    def _rows(self, addresses: IntArray) -> range:
+        """Where rows of addresses are, from now on."""
+        table = np.ascontiguousarray(addresses)
+        self._tables.append(table)
+        begin, step = address_of(table), table.itemsize * table.shape[1]
+        return range(begin, begin + len(table) * step, step) if step else range(begin, begin + len(table))
+
+    def _apart(self, call: int) -> None:
+        """Gives a call a row of its own, since others take its environment in turn with it."""
+        if not self._own[call]:
+            self._own[call] = self._rows(self._addresses(call)[None])[0]
+
+    def _addresses(self, call: int) -> IntArray:
         """Where the operands of a call lie."""
-        self._copy()
-        address = self._at[call]
-        return [ctypes.c_int64.from_address(address + position).value for position in self._bound(call).positions]
+        at = (int(self.operands([call], k)[0]) for k in range(len(self._bound(call).positions)))
+        return np.array([ctypes.c_int64.from_address(one).value for one in at], np.int64)
 
-    def operands(self, calls: IntArray, position: int) -> IntArray:
-        """Where environments name an operand; see `tileweave.backends.calls.AddsAlike`."""
-        kernels, at, number = self._chosen(calls)
-        out: IntArray = at + np.array([one.positions[position] for one in kernels], np.int64)[number]
-        return out
+    def operands(self, calls: Sequence[int] | IntArray, position: int) -> IntArray:
+        """Where the address of an operand is named; see `tileweave.backends.calls.AddsAlike`."""
+        kernels, own, number = self._chosen(calls)
+        shared = np.array([one.address + one.positions[position] for one in kernels], np.int64)[number]
+        return np.where(own, own + 8 * position, shared)
 
     def _chosen(self, calls: Sequence[int] | IntArray) -> tuple[list[Bound], IntArray, IntArray]:
-        """(kernels, per call where its environment begins, and the place of its kernel among these)."""
-        self._copy()
+        """(kernels, per call where its own addresses are, and the place of its kernel among these)."""
+        for numbers, rows in self._wanted.values():
+            table = np.array(rows, np.int64).reshape(len(numbers), -1)
+            for one, at in zip(numbers, self._rows(table), strict=True):
+                self._own[one] = at
+        firsts = [call for call in self._wanted if not self._own[call]]
+        self._wanted.clear()
+        for call in firsts:
+            self._apart(call)
         chosen = np.asarray(calls, np.int64)
         found, number = np.unique(np.array(self._kernel_of, np.int64)[chosen], return_inverse=True)
-        at = np.array(self._at, np.int64)[chosen]
-        return [self._kernels[k] for k in found.tolist()], at, number.reshape(-1)
-
-    def _copy(self) -> None:
-        """Makes the environments of calls that are like others."""
-        for call, (numbers, rows) in self._wanted.items():
-            self._copies.append(Copies(self._bound(call), np.frombuffer(rows, np.int64).reshape(len(numbers), -1)))
-            for number, address in zip(numbers, self._copies[-1].places, strict=True):
-                self._at[number] = address
-        self._wanted.clear()
+        own = np.array(self._own, np.int64)[chosen]
+        return [self._kernels[k] for k in found.tolist()], own, number.reshape(-1)
 
     def _row(
         self, calls: Sequence[int], pointed: IntArray, wanted: Sequence[Wanted] = (), apart: Apart = NOWHERE
@@ -310,7 +298,6 @@ class NativeCalls:
         apart: Apart = NOWHERE,
     ) -> CallRow:
         """These calls in one native loop."""
-        self._copy()
         pointed = self._pointed(points)
         if _takes_objects():
             return self._row(calls, pointed, wanted, apart)
@@ -337,8 +324,7 @@ class NativeCalls:
         columns = [_NO_POINTS]
         for one in points:
             if isinstance(one, Point):
-                address = self._at[one.call] + self._bound(one.call).positions[one.position]
-                words += one.number, one.offset_bytes, address
+                words += one.number, one.offset_bytes, int(self.operands([one.call], one.position)[0])
             else:
                 columns.append(np.stack([one.numbers, one.offset_bytes, one.places], 1))
         return np.concatenate([np.array(words, np.int64).reshape(-1, 3), *columns])
@@ -349,7 +335,7 @@ class NativeRow:
 
     Args:
         kernels: that are called.
-        at: per call where its environment begins.
+        own: per call where the addresses of its operands are, if not in the environment of its kernel.
         number: per call the place of its kernel among these.
         pointed: (object, bytes behind its first element, the address that takes the operand's), a row per operand.
         wanted: as `Calls.sequence`.
@@ -362,25 +348,27 @@ class NativeRow:
     def __init__(
         self,
         kernels: Sequence[Bound],
-        at: IntArray,
+        own: IntArray,
         number: IntArray,
         pointed: IntArray,
         wanted: Sequence[Wanted],
         apart: Apart,
         kept: object,
     ) -> None:
-        entries = np.array([one.code.addresses["entry"] for one in kernels], np.int64)
-        rows = _table(np.stack([entries[number], at], 1))
+        named = [_words([len(one.positions), *one.positions]) for one in kernels]
+        about = [(one.code.addresses["entry"], one.address, one.fault) for one in kernels]
+        entries, envs, where = np.array(about, np.int64).reshape(-1, 3)[number].T
+        places = np.array([ctypes.addressof(one) for one in named], np.int64)[number]
+        rows = _table(np.stack([entries, envs, np.where(own, places, 0), own], 1))
         looked, extents = _looked(wanted)
         objects = 1 + max([about.number for about in wanted] + pointed[:, :1].max(0, initial=-1).tolist(), default=-1)
-        tables = ((len(wanted), looked), (len(pointed), _table(pointed)), (len(at), rows))
+        tables = ((len(wanted), looked), (len(pointed), _table(pointed)), (len(own), rows))
         words = [word for count, table in tables for word in (count, ctypes.addressof(table))]
         spans = _spans(apart)
-        where = np.array([one.fault for one in kernels], np.int64)[number]
-        faults = _table((at + where)[where >= 0])
+        faults = _table((envs + where)[where >= 0])
         last = int((where >= 0).sum()), ctypes.addressof(faults)
         self.head = _words([id(np.ndarray), *words, ctypes.addressof(spans[0]), 0, objects, *_python(), *last])
-        self._kept = (tables, extents, kept, code(), spans, faults)
+        self._kept = (tables, extents, kept, code(), spans, faults, named)
         self.run, self.again = (_builtin(name, self.head, self._kept) for name in ("call", "again"))
 
     def keyed(self, keys: Sequence[object], new: Callable[[], Array]) -> Callable[[dict[Any, Any]], Array | None]:

@@ -14,13 +14,18 @@ from tileweave.backends.cpu.target.target import host
 from tileweave.backends.host import OBJECT_DATA
 
 _CALL = """\
-  %call = getelementptr { ptr, ptr }, ptr %calls, i64 %k
+  %call = getelementptr { ptr, ptr, ptr, ptr }, ptr %calls, i64 %k
   %function = load ptr, ptr %call
   %env.at = getelementptr ptr, ptr %call, i64 1
   %env = load ptr, ptr %env.at
+  %named.at = getelementptr ptr, ptr %call, i64 2
+  %named = load ptr, ptr %named.at
+  %own.at = getelementptr ptr, ptr %call, i64 3
+  %own = load ptr, ptr %own.at
+  call void @name(ptr %env, ptr %named, ptr %own)
   call void %function(ptr %env)
 """
-"""The k-th call of a row."""
+"""The k-th call of a row: function, environment, where that names operands (count, places; or nothing), addresses."""
 _SOURCE = f"""
 ; %head: array type, wanted: count, rows, points: count, rows, calls: count, rows, spans, busy, arguments,
 ; PyEval_SaveThread, PyEval_RestoreThread, PyLong_FromLong, faults: count, rows
@@ -393,6 +398,30 @@ done:
   ret i64 {Outcome.DONE}
 shared:
   ret i64 {Outcome.SHARED}
+}}
+
+define internal void @name(ptr %env, ptr %named, ptr %own) nounwind {{
+entry:
+  %shared = icmp ne ptr %named, null
+  br i1 %shared, label %some, label %done
+some:
+  %count = load i64, ptr %named
+  br label %each
+each:
+  %k = phi i64 [ 0, %some ], [ %k.next, %one ]
+  %more = icmp slt i64 %k, %count
+  br i1 %more, label %one, label %done
+one:
+  %k.next = add i64 %k, 1
+  %place.at = getelementptr i64, ptr %named, i64 %k.next
+  %place = load i64, ptr %place.at
+  %to = getelementptr i8, ptr %env, i64 %place
+  %from = getelementptr i64, ptr %own, i64 %k
+  %address = load i64, ptr %from
+  store i64 %address, ptr %to, align 1
+  br label %each
+done:
+  ret void
 }}
 
 define void @run(ptr %head) nounwind {{
