@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tileweave.backends.host import give_back
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, MemoryTarget, Source
 from tileweave.lower.actions import Note, Seconds
@@ -30,6 +31,9 @@ from tileweave.runtime.prepare import Prepared, keeping, prepare
 Array = np.ndarray[Any, Any]
 KEEP_PER_PLAN = 8
 """How many executables of one plan are kept: one for each kind of strides of the bound arrays."""
+
+MANY_CALLS = 1024
+"""So many kernels take 50 ms and more to bind: to give back what that took, before results are made, takes 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,8 @@ def executable(
                     continue  # blocks that are put together reach over what no block alone reads
             with keeping():
                 found = Executable(_joined(one.steps, made), made, sources, constant, prepared.sinks, threads, room)
+            if found.kernels >= MANY_CALLS:
+                give_back()
             if found.arena_bytes <= room:
                 break
         else:

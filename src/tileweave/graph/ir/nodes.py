@@ -50,13 +50,36 @@ class _Interned(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         node = super().__call__(*args, **kwargs)
-        key = (cls, *[_key(getattr(node, name)) for name in _field_names(cls)])
+        names = _field_names(cls)
+        key = (cls, *[_key(getattr(node, name)) for name in names])
         with _Interned._lock:
-            found = _Interned._table.setdefault(key, node)
+            found = _Interned._table.get(key)
+            if found is None:
+                found = _Interned._table[_shared(node, names, key)] = node
             if cls is Operation and found not in _LINES:
                 line = _BUILDING.get()
                 _LINES[found] = _user_line() if line is None else line
             return found
+
+
+_PARTS: dict[Any, tuple[Any, Any]] = {}
+"""Key of a part of a node -> it, and the part: a program has many parts that are equal, as types and parameters are."""
+KEEP_PARTS = 1 << 10
+_EQUAL = "index", "outputs", "parameters", "out", "type"
+"""The fields of nodes that are plain values: they keep no tensor alive."""
+
+
+def _shared(node: Any, names: Sequence[str], key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The key of a new node; its parts, and those of the node, are those of earlier nodes where they are equal."""
+    if len(_PARTS) > KEEP_PARTS:
+        _PARTS.clear()
+    keys = [key[0]]
+    for name, part in zip(names, key[1:], strict=True):
+        if type(part) is tuple and part and name in _EQUAL:
+            part, value = _PARTS.setdefault(part, (part, getattr(node, name)))
+            object.__setattr__(node, name, value)
+        keys.append(part)
+    return tuple(keys)
 
 
 _LINES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
