@@ -27,6 +27,7 @@ from tileweave.lower import actions, homes
 from tileweave.lower.actions import CallColumns, CallSegment, Found, WorkFailed
 from tileweave.lower.batches import FEW, AlikeTasks, TaskPlaces, native, places_of
 from tileweave.lower.execute import COPIES, Writes, combination, copy, definition, execute, regular
+from tileweave.lower.homes import reshaped, through, views
 from tileweave.lower.reads import (
     block_bytes,
     call_of,
@@ -61,7 +62,6 @@ from tileweave.lower.values import (
     task_kind,
     untouched,
 )
-from tileweave.lower.views import reshaped, through, views
 from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
@@ -69,7 +69,7 @@ from tileweave.planner.tasks import Read, ReadPiece, Task
 Array = np.ndarray[Any, Any]
 
 
-class Binding:
+class TaskBinding:
     """What a run of tasks does, found once; an `Executable` keeps the outcome, and all that led to it goes.
 
     Args:

@@ -19,7 +19,7 @@ from tileweave.backends.host import allocation
 from tileweave.graph import Sink, Source
 from tileweave.lower import actions
 from tileweave.lower.actions import CallSegment, Followed, Note, WorkFailed
-from tileweave.lower.binding import Binding
+from tileweave.lower.binding import TaskBinding
 from tileweave.lower.execute import COPIES
 from tileweave.lower.values import Values
 from tileweave.planner.plan import Step
@@ -51,7 +51,7 @@ class Executable:
         threads: int,
         room_bytes: int = 0,
     ) -> None:
-        made = Binding(steps, tasks, sources, constant, sinks, threads, room_bytes)
+        made = TaskBinding(steps, tasks, sources, constant, sinks, threads, room_bytes)
         self._tasks, self._calls, self._found, self._kept = tasks, made.calls, made.found, made.kept
         self.bound, self.apart, self.in_columns = made.bound, made.apart, made.in_columns
         """The numbers of the sources that every run brings; which memory of a run lies apart; whether tasks were bound
