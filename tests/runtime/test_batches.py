@@ -158,7 +158,7 @@ def test_partial_results_are_combined_in_columns_to_the_same_bits(work: str, mon
     assert any(step.stage == "combine" for step in plan.steps)
     got = run_plan(plan)[0]
     (made,) = bound(plan)
-    assert not made.python_steps or any(not step.kernel.backend for step in made._steps if step.stage == "block")
+    assert not made.python_steps or any(not step.kernel.backend for step in plan.steps if step.stage == "block")
     prepare(plan).extra.clear()
     monkeypatch.setattr(import_module("tileweave.lower.execute"), "MANY_COMBINED", 1 << 40)
     np.testing.assert_array_equal(run_plan(plan)[0], got)
