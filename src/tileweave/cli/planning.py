@@ -12,7 +12,7 @@ from typing import Any
 from tileweave.cli.files import check_new, write_whole
 from tileweave.errors import PlanError
 from tileweave.graph import Graph, Operation
-from tileweave.graph.ir.nodes import line_of
+from tileweave.graph.ir.interned import line_of
 from tileweave.graph.ops.operators import OPERATORS
 from tileweave.lower.forms import planned_forms
 from tileweave.planner import Plan

@@ -17,7 +17,8 @@ import numpy as np
 
 from tileweave.errors import Undecided
 from tileweave.graph import Operation, Sink, Source, Tensor, TensorType
-from tileweave.graph.ir.nodes import Hole, line_of
+from tileweave.graph.ir.interned import line_of
+from tileweave.graph.ir.nodes import Hole
 from tileweave.layout import Coord, Iter, Layout
 from tileweave.layout.analysis.movement import conversion
 from tileweave.layout.analysis.places import Level

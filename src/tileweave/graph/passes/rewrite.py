@@ -16,7 +16,8 @@ from itertools import count, islice
 from typing import Any, Literal, cast
 
 from tileweave.errors import GraphError
-from tileweave.graph.ir.nodes import Graph, Node, Operation, SequencePoint, Tensor, built_for, children
+from tileweave.graph.ir.interned import built_for
+from tileweave.graph.ir.nodes import Graph, Node, Operation, SequencePoint, Tensor, children
 from tileweave.graph.passes.shard import moved
 
 

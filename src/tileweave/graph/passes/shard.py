@@ -20,6 +20,7 @@ from typing import Any, TypeVar, cast
 
 from tileweave.errors import GraphError
 from tileweave.graph import ops as op
+from tileweave.graph.ir.interned import built_for
 from tileweave.graph.ir.nodes import (
     Graph,
     Node,
@@ -31,7 +32,6 @@ from tileweave.graph.ir.nodes import (
     Source,
     Tensor,
     TensorType,
-    built_for,
     children,
     relinked,
     topological,
