@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -147,3 +147,41 @@ def test_an_extent_with_code_of_its_own(first, exports):
     for n in (first, 4, 6, 9, 1, 6, 4):
         x = torch.randn(n)
         np.testing.assert_array_equal(model(x.numpy())["out"], Told()(x).numpy())
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+class Named(torch.nn.Module):
+    def forward(self, pair: Any) -> Any:
+        return pair.a - pair.b
+
+
+def test_inputs_in_a_named_tuple():
+    example = {"pair": Pair(torch.zeros(3), torch.zeros(3))}
+    first, second = tw.from_torch(Named(), example).inputs
+    n = tw.dim("n", 1, 9)
+    model = tw.from_torch(Named(), example, dims={first: {0: n}, second: {0: n}})
+    for length in (5, 1):
+        a, b = torch.randn(length), torch.randn(length)
+        np.testing.assert_array_equal(model(a.numpy(), b.numpy())["out"], (a - b).numpy())
+
+
+class Chosen(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x[x > 0].sum()
+
+
+def test_shapes_that_depend_on_values_are_refused():
+    for dims in ({}, {"x": {0: tw.dim("n", 1, 9)}}):
+        with pytest.raises(GraphError, match="the shape of its result depends on values"):
+            tw.from_torch(Chosen(), torch.zeros(4), dims=dims)
+
+
+def test_parts_that_do_not_train_still_do_not():
+    module = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5)).train()
+    module[0].eval()
+    tw.from_torch(module, torch.zeros(4, 3))
+    assert [one.training for one in module.modules()] == [True, False, True]

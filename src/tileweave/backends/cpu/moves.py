@@ -105,7 +105,8 @@ class Move:
         words += [dim[k] for k in range(3) for dim in outer]
         length = dims[-1][0] * out.itemsize
         rows_on = 0 if length >= 2 * AHEAD_BYTES else -(-AHEAD_BYTES // length)
-        words += [rows_on * outer[-1][k] or AHEAD_BYTES for k in (1, 2)]
+        onward = AHEAD_BYTES if dims[-1][1] >= 0 else -AHEAD_BYTES  # rows to the left are read downwards
+        words += [rows_on * outer[-1][1] or onward, rows_on * outer[-1][2] or AHEAD_BYTES]
         for k, word in enumerate(words):
             bound.write(8 * (HEAD + k), word)
         run_on_pool(bound, threads)

@@ -30,7 +30,7 @@ MOST = 16
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Type and shape that PyTorch gives a result, its symbols bound."""
+    """Type and shape that PyTorch gives a result, its symbols bound; an extent that depends on values is None."""
 
     shape: Shape
     dtype: Any
@@ -89,7 +89,7 @@ class SymbolValues:
     known: Mapping[Any, Any] = field(default_factory=dict)
 
     def number(self, value: Any) -> Any:
-        """A symbolic number as a number; anything else as it is."""
+        """A symbolic number as a number, None where it depends on values; anything else as it is."""
         expression = _expression(value)
         if expression is None:
             return value
@@ -103,7 +103,7 @@ class SymbolValues:
         """What PyTorch says of a result, in numbers."""
         if isinstance(value, (tuple, list)):
             return type(value)(map(self.declared, value))
-        if self.known and hasattr(value, "dtype") and hasattr(value, "shape"):
+        if hasattr(value, "dtype") and hasattr(value, "shape"):
             return Declared(tuple(self.number(n) for n in value.shape), value.dtype)
         return self.number(value)
 
@@ -173,7 +173,8 @@ def _changed(example: Any, change: Callable[[Any], Any], other: Callable[[Any], 
     if isinstance(example, Mapping):
         return {key: _changed(item, change, other) for key, item in example.items()}
     if isinstance(example, (tuple, list)):
-        return type(example)(_changed(item, change, other) for item in example)
+        items = [_changed(item, change, other) for item in example]
+        return type(example)(*items) if hasattr(example, "_fields") else type(example)(items)
     return change(example) if hasattr(example, "new_zeros") else other(example)
 
 
@@ -196,7 +197,7 @@ def exported(module: Any, example: Any, free: Sequence[Mapping[int, Any]] | None
     following = iter(free or ())
     given = named if isinstance(example, Mapping) else arguments
     dynamic = None if free is None else _changed(given, lambda _: dict(next(following)), lambda _: None)
-    training = module.training
+    training = {one: one.training for one in module.modules()}
     module.eval()
     try:
         with torch.no_grad(), warnings.catch_warnings(), _without_caches(module):
@@ -208,7 +209,9 @@ def exported(module: Any, example: Any, free: Sequence[Mapping[int, Any]] | None
         problem = f"torch.export refuses the module: {reason[0] if reason else type(error).__name__}"
         raise GraphError("from_torch(module, example)", problem, legal="a module that torch.export takes") from error
     finally:
-        module.train(training)
+        module.train(training[module])
+        for one, trains in training.items():  # a part may be frozen
+            one.training = trains
 
 
 @lru_cache(maxsize=1)

@@ -133,6 +133,9 @@ def _call(node: Any, values: Mapping[str, Value], declared: Any) -> Value:
         return values[node.args[0].name][node.args[1]]
     name = str(node.target)
     where = f"from_torch(..): {name}"
+    if any(None in getattr(one, "shape", ()) for one in _flat(declared)):
+        problem, legal = "the shape of its result depends on values", "shapes that follow from those of the inputs"
+        raise GraphError(where, problem, legal=legal)
     empty = nothing_like(declared)
     if empty is not None:
         return empty

@@ -55,8 +55,9 @@ class _Turn:
         self.first, self.second = panels.dims[:2]
         self.begin = f.mul("%v0", panels.width)  # of the columns
         self.end = f.min(f.mul("%v1", panels.width), panels.total)
-        # places are counted from some panels before the chunk, so that a vector that begins before it has one
-        self.before = self.first.extent // panels.width + 1
+        # places are counted from some panels before the chunk, so that vectors of strips that begin before it have one:
+        # the last strip of a plane begins up to q rows before the first wanted column
+        self.before = self.q * self.first.extent // panels.width + 1
         self.base = f.at("%into", f.sub(0, f.mul(self.before, "%panelbytes")))
 
     def all(self) -> None:
@@ -146,6 +147,11 @@ class _Turn:
             f.when(f.compare("ne", here, 0), lambda: stored(at, here))
         else:
             whole = f.compare("eq", here, (1 << self.lanes) - 1)
-            f.when(whole, lambda: vectors.store(f, panels.sums, self.lanes, value, at), lambda: stored(at, here))
+            some = f.compare("ne", here, 0)  # a masked store of nothing may still ask for its page
+            f.when(
+                whole,
+                lambda: vectors.store(f, panels.sums, self.lanes, value, at),
+                lambda: f.when(some, lambda: stored(at, here)),
+            )
         beyond = f.at(at, f.sub("%panelbytes", self.row_bytes))
         f.when(f.compare("ne", there, 0), lambda: stored(beyond, there))
