@@ -55,7 +55,7 @@ class Halves(torch.nn.Module):
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_branches_and_arithmetic_of_extents(seed, exports):
+def test_branches_and_arithmetic_of_extents(seed):
     print("seed", seed)
     torch.manual_seed(seed)
     random = np.random.default_rng(seed)
@@ -114,6 +114,7 @@ def test_inputs_in_lists_and_by_name(exports):
         a, b = torch.randn(rows, inner), torch.randn(inner, rows)
         (got,) = model(a.numpy(), b.numpy()).values()
         np.testing.assert_allclose(got, Given()([a, b], 3.0).numpy(), rtol=1e-5, atol=1e-5)
+    assert exports.count <= 4  # the example, twice; extents above one; one of one
     with pytest.raises(GraphError, match="dimension"):
         model(np.zeros((3, 8), np.float32), np.zeros((8, 4), np.float32))
 
@@ -123,7 +124,7 @@ class Sum(torch.nn.Module):
         return x + y
 
 
-def test_extents_that_a_module_needs_equal_may_broadcast_or_are_refused(exports):
+def test_extents_that_a_module_needs_equal_may_broadcast_or_are_refused():
     dims = {"x": {0: tw.dim("a", 1, 9)}, "y": {0: tw.dim("b", 1, 9)}}
     model = tw.from_torch(Sum(), (torch.zeros(4), torch.zeros(4)), dims=dims)
     for a, b in ((5, 5), (1, 6), (6, 1), (7, 7), (1, 1)):
@@ -147,6 +148,7 @@ def test_an_extent_with_code_of_its_own(first, exports):
     for n in (first, 4, 6, 9, 1, 6, 4):
         x = torch.randn(n)
         np.testing.assert_array_equal(model(x.numpy())["out"], Told()(x).numpy())
+    assert exports.count <= 4  # the example, six, others, one
 
 
 class Pair(NamedTuple):
