@@ -28,6 +28,7 @@ __all__ = [
     "Arena",
     "Block",
     "address_of",
+    "aligned",
     "allocation",
     "arena",
     "available_threads",
