@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -187,3 +188,16 @@ def test_parts_that_do_not_train_still_do_not():
     module[0].eval()
     tw.from_torch(module, torch.zeros(4, 3))
     assert [one.training for one in module.modules()] == [True, False, True]
+
+
+def test_threads_share_one_export(exports):
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh()).train()
+    model = tw.from_torch(module, torch.zeros(3, 4), dims={"input": {0: tw.dim("n", 1, 99)}})
+    given = [torch.randn(n, 4) for n in (2, 9, 5, 31, 17, 3, 8, 40)]
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda x: next(iter(model(x.numpy()).values())), given))
+    with torch.no_grad():
+        for x, got in zip(given, made, strict=True):
+            np.testing.assert_allclose(got, module(x).numpy(), rtol=1e-5, atol=1e-6)
+    assert exports.count == 2  # the example, and all others
+    assert all(one.training for one in module.modules())

@@ -10,6 +10,7 @@ Source: own; guards and symbols are those of PyTorch's ``ShapeEnv``.
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from tileweave.frontends.torch.call import OPERATORS
 
 _WHOLE = ("scaled_dot_product_attention", "upsample", "_pad", "bucketize", "rnn_", "gru", "lstm")
 """Operators that PyTorch would write as many others, which here are one."""
+_EXPORTING = threading.RLock()
+"""An export changes the module's modes and PyTorch's own state meanwhile, so that one is made at a time."""
 Shape = tuple[int, ...]
 LEAST = 2
 """Extents below this are numbers in every exported program: PyTorch decides by them what repeats, and what is empty."""
@@ -108,6 +111,9 @@ class SymbolValues:
         return self.number(value)
 
 
+Found = tuple[Exported, SymbolValues]
+
+
 def _expression(value: Any) -> Any:
     """What a symbolic number stands for, in sympy; None: it is none."""
     return value.node.expr if type(value).__name__ in ("SymInt", "SymFloat", "SymBool") else None
@@ -129,7 +135,7 @@ class Exports:
     open: Sequence[Sequence[int]]
     made: dict[frozenset[tuple[int, int]], list[Exported]] = field(default_factory=dict)
 
-    def at(self, shapes: Sequence[Shape]) -> tuple[Exported, SymbolValues]:
+    def at(self, shapes: Sequence[Shape]) -> Found:
         """A program for inputs of these shapes, and the values of its symbols.
 
         Raises:
@@ -137,12 +143,17 @@ class Exports:
         """
         extents = [shape[axis] for shape, axes in zip(shapes, self.open, strict=True) for axis in axes]
         small = frozenset((k, extent) for k, extent in enumerate(extents) if extent < LEAST)
+        with _EXPORTING:  # who waited may find what the other one made
+            return self._found(shapes, small, len(small) < len(extents))
+
+    def _found(self, shapes: Sequence[Shape], small: frozenset[tuple[int, int]], free: bool) -> Found:
+        """A kept program that serves these shapes, or a new one; with symbols where extents are ``free``."""
         known = self.made.setdefault(small, [])
         for general in reversed(known):
             sizes = general.sizes(shapes)
             if sizes is not None:
                 return general, sizes
-        if len(small) < len(extents) and len(known) < MOST:
+        if free and len(known) < MOST:
             with contextlib.suppress(Exception):  # what has no symbolic program may have one for numbers
                 general = self._symbolic(shapes)
                 sizes = general.sizes(shapes)
@@ -189,14 +200,19 @@ def exported(module: Any, example: Any, free: Sequence[Mapping[int, Any]] | None
     Raises:
         GraphError: PyTorch refuses.
     """
-    import torch
-
     named = dict(example) if isinstance(example, Mapping) else {}
     whole = tuple(example) if isinstance(example, (tuple, list)) else (example,)
     arguments: tuple[Any, ...] = () if isinstance(example, Mapping) else whole
     following = iter(free or ())
     given = named if isinstance(example, Mapping) else arguments
     dynamic = None if free is None else _changed(given, lambda _: dict(next(following)), lambda _: None)
+    with _EXPORTING:
+        return _exported(module, arguments, named, dynamic)
+
+
+def _exported(module: Any, arguments: tuple[Any, ...], named: dict[str, Any], dynamic: Any) -> Exported:
+    import torch
+
     training = {one: one.training for one in module.modules()}
     module.eval()
     try:
