@@ -56,6 +56,22 @@ def test_columns_are_the_tasks_of_random_plans(seed: int) -> None:
     assert memory.readers.tolist() == readers.tolist()
 
 
+class Forgets(dict):
+    """A table from which another thread takes at once what is put into it."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        pass
+
+
+def test_what_another_thread_forgets_is_found_again() -> None:
+    graph = g.Graph.of(*(value.tensor for value in random_graph(SEED, "float32")))
+    plan = random_plan(graph, machines(3), np.random.default_rng(SEED))
+    made = Tasks(plan.steps, plan.machines.order)
+    made._from._views = Forgets()
+    agree(made)
+    assert [*made] == [*tasks(plan)]
+
+
 def reads() -> dict[str, g.Tensor]:
     """Results that read a made field of 24 x 30 in several ways."""
     x = tw.exp(tw.source(np.random.default_rng(0).random((24, 30)).astype(np.float32)))

@@ -1,8 +1,10 @@
+from importlib import import_module
+
 import pytest
 
 from tileweave.errors import DtypeError, PlanError
 from tileweave.planner import machines
-from tileweave.planner.machines import bytes_from
+from tileweave.planner.machines import bytes_from, to_toml
 from tileweave.words import size_text
 
 
@@ -52,6 +54,7 @@ def test_a_toml_file_describes_machines(tmp_path):
         ("[[machine]]\ncaches = [[1024]]", r"caches is \[\[1024\]\]"),
         ("[[machine]]\ncaches = [[1024, 1e9], [1024, 2e9]]", "caches is"),
         ("[[machine]]\ncaches = [[1024, -1e9]]", "caches is -1"),
+        ("[[machine]]\ncaches = 0", "caches is 0"),
         ("[[machine]]\ncrossing = 0", "crossing is 0"),
     ],
 )
@@ -60,6 +63,21 @@ def test_a_file_that_describes_no_machines_is_refused(tmp_path, text, problem):
     path.write_text(text)
     with pytest.raises((PlanError, DtypeError), match=problem):
         machines(path)
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("last", [MIB, 8 * MIB, 400 * MIB])
+def test_machines_of_any_host_read_back(last, tmp_path, monkeypatch):
+    """Second caches of all cores together may hold as much as the last one does, or more."""
+    module, path = import_module("tileweave.planner.machines"), tmp_path / "host.toml"
+    monkeypatch.setattr(module, "cache_bytes", lambda: (MIB >> 5, MIB, last))
+    monkeypatch.setattr(module, "_equal", module._equal.__wrapped__)
+    for count in (1, 2, 64):
+        used = machines(count)
+        path.write_text(to_toml(used))
+        assert machines(path) == used
 
 
 def test_a_missing_file_is_refused():

@@ -25,7 +25,7 @@ def test_a_host_is_measured_and_the_description_reads_back(tmp_path, capsys):
     assert 1e7 < found.cached_bytes_per_second < 1e13
     assert 1e-6 < found.open_seconds < 1 and 1e-6 < found.store_seconds < 10
     assert 1e-6 < found.task_seconds < 1e-2 and one.memory_bytes > 1 << 20
-    assert found.call_seconds < 1e-2 and 1e-7 < found.run_seconds < 1e-1 and one.crossing >= 1
+    assert found.call_seconds < 1e-2 and 0 < found.run_seconds < 1e-1 and one.crossing >= 1
     assert 1e5 < one.functions_per_second < 1e13 and all(1e7 < rate < 1e14 for _, rate in one.caches)
     capsys.readouterr()
     assert main(["machines", "show", str(path)]) == 0

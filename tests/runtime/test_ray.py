@@ -1,3 +1,4 @@
+import ctypes
 import os
 import signal
 import subprocess
@@ -37,6 +38,37 @@ def run(plan: Any, **options: Any) -> tuple[list[Any], list[Any]]:
     """(results, events) of a run on the shared cluster."""
     events: list[Any] = []
     return run_plan(plan, runtime="ray", threads=2, listeners=[events.append], **options), events
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_takes_a_request_to_end_is_the_programs_own_whichever_thread_connects(apart: bool) -> None:
+    library = ctypes.CDLL(None)
+    library.signal.argtypes = ctypes.c_int, ctypes.c_void_p
+
+    def taken() -> bytes:
+        held = ctypes.create_string_buffer(session.ACTION_BYTES)
+        library.sigaction(signal.SIGTERM, None, held)
+        return held.raw[: ctypes.sizeof(ctypes.c_void_p)]  # the handler; what lies behind its mask is anything
+
+    def connects() -> None:
+        with session._own_handler():
+            library.signal(signal.SIGTERM, int(signal.SIG_IGN))  # as native code does, unseen by Python
+            seen.append(taken())
+
+    seen: list[bytes] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        own = taken()
+        thread = threading.Thread(target=connects)
+        if apart:
+            thread.start()
+            thread.join()
+        else:
+            connects()
+        assert seen != [own] and taken() == own
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -24,7 +24,8 @@ from tileweave.runtime import Progress, Started, run_plan
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io import journal, sinks
 from tileweave.runtime.io.sinks import open_sinks, sweep
-from tileweave.runtime.resume import remaining
+from tileweave.runtime.prepare import prepare
+from tileweave.runtime.resume import identity, remaining
 
 TESTS = str(Path(__file__).parent)
 
@@ -114,6 +115,18 @@ def test_another_plan_or_other_sources_are_refused(tmp_path: Path) -> None:
     assert (tmp_path / "x.npy").stat() == stamps
     run_plan(plan_of(tmp_path, "npy"))  # begins anew, and nothing of the other run is left
     assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "x.npy", "y.npy"]
+
+
+def test_a_plan_for_machines_of_other_rates_goes_on_where_it_cuts_alike(tmp_path: Path) -> None:
+    """As machines are described on another host, or by another probe."""
+    source(tmp_path)
+    kind, data = io.describe(tmp_path / "x.npy")
+    sink = g.Sink(g.Tensor(g.Source(data, kind)) * 2, io.target(tmp_path / "y.npy"))
+    used = machines(2, memory="1GiB")
+    slow = machines(2, memory="2GiB", cores=3, bytes_per_second=1e8, flops_per_second=1e8)
+    plans = [rows_plan(sink, used, 16), rows_plan(sink, slow, 16), rows_plan(sink, used, 8)]
+    same, also, other = (identity(plan, prepare(plan), {}) for plan in plans)
+    assert same == also and same.plan != other.plan and same.sources == other.sources
 
 
 def test_arrays_are_told_apart_by_their_content(tmp_path: Path) -> None:

@@ -383,8 +383,9 @@ def _equal(count: int, memory_bytes: int, cores: int) -> Machines:
     """Machines of this host: the same value for the same numbers, so that a plan of a graph is known again at once."""
     memory = min(CORE_BYTES_PER_SECOND * cores, MOST_BYTES_PER_SECOND)
     _, second, last = cache_bytes()
-    held = (second * cores, max(second * cores, last // count))
-    caches = tuple((size, rate * cores) for size, rate in zip(held, CORE_CACHE_BYTES_PER_SECOND, strict=True))
+    held = second * cores, last // count
+    near, far = ((size, rate * cores) for size, rate in zip(held, CORE_CACHE_BYTES_PER_SECOND, strict=True))
+    caches = (near, far) if far[0] > near[0] else (near,)
     one = Machine("", memory_bytes, cores, 50e9 * cores, memory, caches=caches, crossing=CROSSING)
     one = replace(one, functions_per_second=CORE_FUNCTIONS_PER_SECOND * cores)
     return Machines(tuple(replace(one, name=f"m{k}") for k in range(count)), **HOST_TASK, **HOST_FILES)
@@ -536,7 +537,7 @@ def _machine(where: str, values: dict[str, Any]) -> Machine:
     values["gpu"] = _device(where, values.get("gpu", ""))
     if not isinstance(values["name"], str) or not isinstance(values.get("cores", 1), int):
         raise PlanError(where, "name is not text, or cores is not an integer")
-    values["caches"] = _caches(where, values.get("caches", ()))
+    values["caches"] = _caches(where, values.get("caches", []))
     for name, value in [*values.items(), *flops.items()]:
         if name not in ("name", "gpu", "caches"):
             _positive(where, name, value)
@@ -545,10 +546,9 @@ def _machine(where: str, values: dict[str, Any]) -> Machine:
 
 
 def _caches(where: str, rows: object) -> tuple[tuple[int, float], ...]:
-    pairs = [tuple(row) for row in rows if isinstance(row, list)] if isinstance(rows, list) else []
-    if rows and not (isinstance(rows, list) and len(pairs) == len(rows) and all(len(pair) == 2 for pair in pairs)):
+    if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 2 for row in rows):
         raise PlanError(where, f"caches is {rows!r}", legal="[[bytes, bytes per second], ..]")
-    found = [(bytes_from(size, where), _positive(where, "caches", rate)) for size, rate in pairs]
+    found = [(bytes_from(size, where), _positive(where, "caches", rate)) for size, rate in rows]
     if any(one[0] >= other[0] for one, other in pairwise(found)):
         raise PlanError(where, f"caches is {rows!r}", legal="sizes that increase")
     return tuple(found)

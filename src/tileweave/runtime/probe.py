@@ -21,6 +21,7 @@ import numpy as np
 
 from tileweave import graph as g
 from tileweave import lower
+from tileweave.backends.host import cache_bytes
 from tileweave.errors import PlanError, RunError
 from tileweave.planner import Machine, Machines, Plan, machines
 from tileweave.planner.count import EFFICIENCY
@@ -32,9 +33,9 @@ DTYPES = ("float32", "float64", "float16", "int32")
 EDGE = 768
 """Rows and columns of the product by which arithmetic is measured."""
 BYTES = 64 << 20
-"""Of the arrays by which bandwidths are measured: far more than caches hold."""
-WORKING_SETS = tuple(1 << k for k in range(16, 26))
-"""Bytes of what is read and written together, for the rates of caches."""
+"""Of the arrays by which bandwidths are measured: more than most caches hold."""
+LEAST_WORKING_SET = 1 << 16
+"""Bytes of what is read and written together, for the rates of caches; less says more of calls than of caches."""
 CROSSED = 500
 """Rows and columns of arrays that are read across; no power of two, whose columns would share a cache's set."""
 CALLS = 32
@@ -114,9 +115,11 @@ def _bytes_per_second(seconds: float, size: int = BYTES, apart: float = 0.0) -> 
 
 
 def _caches(seconds: float, apart: float) -> tuple[tuple[int, float], ...]:
-    """(working set, rate) of ever larger ones, up to those that no cache holds."""
-    each = seconds / len(WORKING_SETS)
-    return tuple((size, _bytes_per_second(each, size // 2, apart) / EFFICIENCY) for size in WORKING_SETS)
+    """(working set, rate) of ever larger ones, up to what the last cache holds."""
+    last = max(cache_bytes()[2], LEAST_WORKING_SET)
+    sizes = [1 << power for power in range(LEAST_WORKING_SET.bit_length() - 1, last.bit_length())]
+    each = seconds / len(sizes)
+    return tuple((size, _bytes_per_second(each, size // 2, apart) / EFFICIENCY) for size in sizes)
 
 
 def _crossing(seconds: float, apart: float) -> float:

@@ -24,9 +24,9 @@ Array = np.ndarray[Any, Any]
 
 
 def identity(plan: Plan, prepared: Prepared, bind: Mapping[Source, Array]) -> Identity:
-    """What tells a run apart from runs that compute something else, or cut it otherwise."""
+    """What tells a run apart from runs that compute something else, or cut it otherwise; rates of machines do not."""
     steps = [(s.stage, s.cuts.cuts, s.where, s.outputs, s.kernel) for s in plan.steps]
-    parts = to_json(plan.graph, arrays="omit"), repr(steps), repr(plan.machines)
+    parts = to_json(plan.graph, arrays="omit"), repr(steps), repr(len(plan.machines))
     sources: dict[str, str] = {}
     for number, source in enumerate(prepared.sources):
         name = source.data.path if isinstance(source.data, FileData) else source.name or "array"

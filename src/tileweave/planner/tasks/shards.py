@@ -235,9 +235,11 @@ class Enumerator:
 
     def view(self, tensor: Tensor) -> Sight | Views | None:
         """How boxes of a tensor are seen; None where each has to be resolved, since elements go by turns."""
-        if tensor not in self._views:
-            self._views[tensor] = self._view(tensor)
-        return self._views[tensor]
+        try:
+            return self._views[tensor]
+        except KeyError:  # another thread may `forget` it at any time
+            found = self._views[tensor] = self._view(tensor)
+            return found
 
     def forget(self, inputs: Iterable[StepInput]) -> None:
         """Forgets how inputs are seen, and what was read of them: it is found again when somebody asks."""

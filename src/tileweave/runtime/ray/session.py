@@ -6,6 +6,7 @@ Source: own.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import logging
 import os
 import secrets
@@ -144,12 +145,21 @@ def address_in_use(address: str | None) -> str | None:
 def _own_handler() -> Iterator[None]:
     """What the program does at a request to end stays in force, in place of Ray's own, which aborts a process that has
     not ended within three seconds, as one with a cluster to end may not have."""
-    before = signal.getsignal(signal.SIGTERM)
+    before, held, library = signal.getsignal(signal.SIGTERM), ctypes.create_string_buffer(ACTION_BYTES), None
+    if os.name == "posix":
+        library = ctypes.CDLL(None)
+        library.sigaction(signal.SIGTERM, None, held)
     try:
         yield
     finally:
         if before is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
+        elif library is not None and signal.getsignal(signal.SIGTERM) is before:  # Python sets none in other threads
+            library.sigaction(signal.SIGTERM, held, None)
+
+
+ACTION_BYTES = 1 << 10
+"""More than a C library's `struct sigaction` takes."""
 
 
 def _nothing() -> None:
