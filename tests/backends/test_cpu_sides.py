@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -103,3 +105,24 @@ def test_vectors_run_along_the_side_that_fills_them() -> None:
     assert (
         f"m 7, n {3 * host().lanes(4)}" not in Contraction("ki,kj->ij", *(a[:500] for a in arrays), threads=1).explain()
     )
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.cpu)
+def test_products_side_by_side_share_no_panels(target: Target) -> None:
+    """Batches of narrow sums are products of their own, many at a time; each packs its rows once for its own tasks."""
+    small = replace(target, l2_bytes=1 << 14)
+    sizes = {"z": 11, "a": 9, "b": 12, "c": 14, "k": 1625}
+    draw = np.random.default_rng(4)
+    for equation in ("zakb,zkc->zcba", "zka,zkc->zac"):
+        inputs, output = equation.split("->")
+        arrays = [draw.integers(-2, 3, [sizes[c] for c in term]).astype("f2") for term in inputs.split(",")]
+        out = np.zeros([sizes[c] for c in output], "f2")
+        wanted = np.einsum(equation, *(a.astype("f8") for a in arrays), optimize=True).astype("f2")
+        lies = [
+            Operand(strided(a.shape, [s // a.itemsize for s in a.strides]), dtype_name(a.dtype)) for a in (*arrays, out)
+        ]
+        kernel = compile(emit_contraction(equation, lies[:2], lies[2]), threads=3, target=small, cache=False)
+        for _ in range(3):
+            out[...] = 7
+            kernel(*arrays, out)
+            assert np.array_equal(out, wanted), (equation, target.cpu)

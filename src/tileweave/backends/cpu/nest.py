@@ -310,6 +310,7 @@ class _Emitter:
             threads=threads,
             settings=self.settings,
             start=inside,
+            alone=not parallel,
         )
         if not starts:
             return lines

@@ -17,6 +17,7 @@ from tileweave.backends.cpu.gemm.tiny import emit_straight, straight
 from tileweave.backends.cpu.llvm.elements import Element, convert
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import emit_nest, run_tasks
+from tileweave.backends.cpu.memory import rounded
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import MergedOp, Mode
@@ -59,6 +60,7 @@ def emit_contraction(
     threads: int,
     settings: Settings = DEFAULT,
     start: bool = False,
+    alone: bool = False,
 ) -> tuple[str, ...]:
     """Add the function ``name(env, thread, in0, in1, out, init, relu, start)``; how it works, in a few lines.
 
@@ -73,6 +75,8 @@ def emit_contraction(
         threads: how many it may use; 1 inside a parallel region.
         settings: wishes for how it is cut.
         start: whether sums that are stored begin with a row, which the columns alone walk as they walk the output.
+        alone: whether other threads may be in the function too, as in a parallel region: what the tasks of one call
+            share then lies in the memory of its thread.
     """
     decided = block_product(op, elements, target, threads, settings)
     if module.sizes is None and not start and straight(decided):
@@ -80,13 +84,17 @@ def emit_contraction(
         how = emit_straight(module, target, name, PARAMETERS, op, decided, parallel=several)
         return (*decided.explain(names), how)
     block = BlockWriter(module, target, name, op, decided, start)
-    memory.reserve(block.layout.shared_bytes, block.layout.thread_bytes)
+    layout = block.layout
+    if alone:
+        memory.reserve(0, rounded(layout.thread_bytes) + layout.shared_bytes)
+    else:
+        memory.reserve(layout.shared_bytes, layout.thread_bytes)
     notes = (*decided.explain(names), block.explain())
     if module.sizes is not None:
         decided = with_sizes(decided, module.sizes.parameter)
         block = BlockWriter(module, target, name, op, decided, start)
         module.sizes.results = (block.layout.shared_bytes, block.layout.thread_bytes)
-    _Emitter(module, name, decided, block, threads).emit()
+    _Emitter(module, name, decided, block, threads, alone).emit()
     return notes
 
 
@@ -149,12 +157,14 @@ class _Emitter:
         c: ProductBlocking,
         chunk: BlockWriter,
         threads: int,
+        alone: bool,
     ) -> None:
         self.module = module
         self.name = name
         self.cut = c
         self.chunk = chunk
         self.parallel = threads > 1
+        self.alone = alone
 
     def emit(self) -> None:
         self.chunk.emit()
@@ -166,19 +176,23 @@ class _Emitter:
     # ---- tasks --------------------------------------------------------------------------------------------------
 
     def opened(self, f: Function) -> tuple[str, list[str], str, str, str]:
-        """Environment, operands, flags and the thread's memory, from a task's frame."""
+        """What tasks share, operands, flags and the thread's memory, from a task's frame."""
         env = f.load("ptr", "%frame", 8)
         pointers = [f.load("ptr", f.at("%frame", 8 * word), 8) for word in (_ROWS, _COLUMNS, _OUT)]
         flags = [f.value(f"icmp ne i64 {f.load('i64', f.at('%frame', 8 * word), 8)}, 0") for word in (_INIT, _RELU)]
         start = f.load("ptr", f.at(env, 32), 8)
         each = f.load("i64", f.at(env, 40), 8)
-        return env, pointers, flags[0], flags[1], f.at(start, f.mul("%thread", each))
+        memory = f.at(start, f.mul("%thread", each))
+        if self.alone:
+            shared = f.at(memory, rounded(self.chunk.layout.thread_bytes))
+        else:
+            shared = f.load("ptr", f.at(env, 16), 8)
+        return shared, pointers, flags[0], flags[1], memory
 
     def task(self) -> None:
         c = self.cut
         f = Function(self.module, f"{self.name}.task", [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
-        env, pointers, init, clip, memory = self.opened(f)
-        shared = f.load("ptr", f.at(env, 16), 8)
+        shared, pointers, init, clip, memory = self.opened(f)
         column = f.rem("%task", c.column_chunks)
         rest = f.div("%task", c.column_chunks)
         v0 = f.mul(column, c.column_panels)
@@ -226,8 +240,7 @@ class _Emitter:
         """Packs a share of a chunk's row panels for everybody: a block of K, the first one where others follow."""
         c, chunk, where = self.cut, self.chunk, self.chunk.layout
         f = Function(self.module, f"{self.name}.packing", [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
-        env, pointers, _, _, memory = self.opened(f)
-        shared = f.load("ptr", f.at(env, 16), 8)
+        shared, pointers, _, _, memory = self.opened(f)
         block = f.load("i64", f.at("%frame", 8 * _BLOCK), 8)
         first = f.mul(f.load("i64", f.at("%frame", 8 * _CHUNK), 8), c.row_panels)
         count = f.min(f.sub(c.rows.panels, first), c.row_panels)
