@@ -49,5 +49,9 @@ def test_tiles_ask_for_columns_that_are_far(far: bool) -> None:
     wide = 64 * (host().l2_bytes * (4 if far else 1) // (2 * 64 * 200 * 4))
     shapes = (84, 200), (200, wide), (84, wide)
     a, b, c = (Operand(strided(shape, (shape[1], 1)), "FP32") for shape in shapes)
-    kernel = compile(emit_contraction("ab,bc->ac", [a, b], c), threads=1, settings=Settings(resident="a"))
+    vectors = 4 if host().registers > 16 else 2
+    wishes = Settings(
+        mr=6, nr=vectors * host().lanes(4), resident="a"
+    )  # a tile that leaves rows enough to deal lines to
+    kernel = compile(emit_contraction("ab,bc->ac", [a, b], c), threads=1, settings=wishes)
     assert ("add i64 %askfirst" in kernel.source) == far

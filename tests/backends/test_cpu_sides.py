@@ -13,6 +13,7 @@ from tileweave.layout import strided
 from tileweave.lower.eager import Contraction, contract
 from tileweave.teir import Operand, emit_contraction
 from tileweave.teir.ir.dtypes import dtype_name
+from tileweave.teir.ir.program import Program
 
 AVX2 = "+avx,+avx2,+fma,+f16c,+sse2,+sse3,+ssse3,+sse4.1,+sse4.2,+bmi,+bmi2,+popcnt"
 TARGETS = [host()]
@@ -40,6 +41,12 @@ def surrounded(draw: np.random.Generator, shape: list[int], dtype: np.dtype) -> 
     return part
 
 
+def contraction(equation: str, *arrays: np.ndarray) -> Program:
+    """The program of a product of arrays that lie as these do, the result last."""
+    *given, out = (Operand(strided(a.shape, [s // a.itemsize for s in a.strides]), dtype_name(a.dtype)) for a in arrays)
+    return emit_contraction(equation, given, out)
+
+
 def check(seed: int, equation: str, sizes: dict[str, int], target: Target) -> None:
     """The product of arrays of these sizes, by a number of threads, where the output is dense and where it is not."""
     draw = np.random.default_rng(seed)
@@ -51,10 +58,7 @@ def check(seed: int, equation: str, sizes: dict[str, int], target: Target) -> No
     for apart in (1, 2):
         room = np.full([apart * n for n in wanted.shape], 7, dtype)
         out = room[tuple(slice(None, None, apart) for _ in wanted.shape)]
-        lies = [
-            Operand(strided(a.shape, [s // a.itemsize for s in a.strides]), dtype_name(a.dtype)) for a in (*arrays, out)
-        ]
-        program = emit_contraction(equation, lies[:2], lies[2])
+        program = contraction(equation, *arrays, out)
         compile(program, threads=int(draw.integers(1, 4)), target=target, cache=False)(*arrays, out)
         assert np.array_equal(out, wanted), (seed, equation, sizes, dtype, target.cpu)
         out[...] = 7
@@ -118,10 +122,7 @@ def test_products_side_by_side_share_no_panels(target: Target) -> None:
         arrays = [draw.integers(-2, 3, [sizes[c] for c in term]).astype("f2") for term in inputs.split(",")]
         out = np.zeros([sizes[c] for c in output], "f2")
         wanted = np.einsum(equation, *(a.astype("f8") for a in arrays), optimize=True).astype("f2")
-        lies = [
-            Operand(strided(a.shape, [s // a.itemsize for s in a.strides]), dtype_name(a.dtype)) for a in (*arrays, out)
-        ]
-        kernel = compile(emit_contraction(equation, lies[:2], lies[2]), threads=3, target=small, cache=False)
+        kernel = compile(contraction(equation, *arrays, out), threads=3, target=small, cache=False)
         for _ in range(3):
             out[...] = 7
             kernel(*arrays, out)

@@ -10,6 +10,7 @@ import pytest
 
 import tileweave as tw
 from tileweave.errors import GraphError
+from tileweave.frontends.torch import export
 
 torch = pytest.importorskip("torch", reason="make test-models installs torch")
 transformers = pytest.importorskip("transformers", reason="make test-models installs transformers")
@@ -201,3 +202,20 @@ def test_threads_share_one_export(exports):
             np.testing.assert_allclose(got, module(x).numpy(), rtol=1e-5, atol=1e-6)
     assert exports.count == 2  # the example, and all others
     assert all(one.training for one in module.modules())
+
+
+class Numbers(torch.nn.Module):
+    """It takes no symbols."""
+
+    def forward(self, x: Any) -> Any:
+        if not isinstance(x.shape[0], int):
+            raise TypeError("a number is wanted")
+        return x * x.shape[0]
+
+
+def test_a_module_without_symbols_is_not_asked_for_them_for_ever(exports, monkeypatch):
+    monkeypatch.setattr(export, "MOST", 3)
+    model = tw.from_torch(Numbers(), torch.zeros(4), dims={"x": {0: tw.dim("n", 2, 50)}})
+    for n in range(2, 12):
+        assert model(np.ones(n, np.float32))["out"].tolist() == [n] * n
+    assert exports.count == 1 + 3 * 2 + 7

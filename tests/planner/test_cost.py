@@ -8,6 +8,7 @@ import pytest
 from counted import task_cost
 from random_graphs import random_graph
 
+import tileweave as tw
 from tileweave import graph as g
 from tileweave.backends.base import Decision
 from tileweave.planner import Placement, machines, make_plan, simulate, tasks
@@ -284,3 +285,23 @@ def test_bytes_read_from_storage_are_whole_chunks() -> None:
         plan = costed(Plan(graph, machines(3), steps))[0]
         made = tasks(plan)
         assert plan.bytes_read == sum(task_cost(plan, task, made)[0].bytes_read for task in made)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_seconds_of_a_step_do_not_count_what_it_waits_for(seed: int) -> None:
+    """As `Costs.seconds` says: beside other steps, which keep the machines busy, each is as long as without them."""
+    draw = random.Random(seed)
+    count, rows, columns = draw.randint(1, 4), draw.randint(30, 200), draw.randint(30, 200)
+    x, y = (tw.source(name=name, shape=(rows, columns), dtype="float32") for name in "xy")
+    many = tw.source(name="z", shape=(700, 700), dtype="float32")
+    few = [g.sum(g.exp(x) + y, axis=draw.choice([0, 1, None]))]
+    used = machines(count, memory="1GiB", cores=1)
+    alone, beside = (tw.plan(targets, machines=used) for targets in (few, [many @ many @ many, *few]))
+    held = {step.node: step for step in beside.steps if step.stage == "block"}
+    same = 0
+    for step in alone.steps:
+        other = held.get(step.node)
+        if other is not None and (other.cuts, other.where) == (step.cuts, step.where):
+            assert other.costs.seconds == pytest.approx(step.costs.seconds)
+            same += 1
+    assert same or count > 1

@@ -202,11 +202,12 @@ def _timeline(
         arrived = arrive + transfer
         for group in groups:
             arrived = np.maximum(arrived, group.arrived(load, arrive))
-        owners = load.served > 0
+        taken, owners = arrived - arrive, load.served > 0
         if owners.any():  # one disk and one link serve all machines, one step at a time
             serving = load.served / np.minimum(rates.link, rates.read)
             disk_free = np.where(owners, np.maximum(disk_free, ready) + serving, disk_free)
             arrived = np.where(here, np.maximum(arrived, disk_free[owners].max()), arrived)
+            taken = np.where(here, np.maximum(taken, serving[owners].max()), taken)
         link_free = np.where(transfer > 0, arrived, link_free)
         compute = model(step, load, rates)
         waves = np.maximum(load.tasks, 1)
@@ -215,7 +216,8 @@ def _timeline(
         free = np.where(here, end, free)
         done.append(np.where(here, end, 0.0))
         spans += _spans(number, machines, load, arrive, start, end)
-        durations.append(float((end - arrive)[here].max()) if here.any() else 0.0)
+        alone = np.maximum(taken / waves + compute, taken + compute / waves)
+        durations.append(float(alone[here].max()) if here.any() else 0.0)
     return float(max((d.max() for d in done), default=0.0)), tuple(spans), durations
 
 

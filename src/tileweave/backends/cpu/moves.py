@@ -22,6 +22,7 @@ from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, element, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, run_tasks
+from tileweave.backends.cpu.llvm.vectors import AHEAD_BYTES
 from tileweave.backends.cpu.target.calls import Bound
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import Target, host
@@ -44,8 +45,6 @@ FEW = 1 << 16
 """Elements that lie apart, up to which a loop over them is faster than a step in Python to a kernel made for them."""
 NEAR_BYTES = 64
 """Elements of a row that lie so near share cache lines, so that no other order would be faster."""
-AHEAD_BYTES = 2048
-"""Long rows are asked for so long before they are read and written, short ones in so many rows' time."""
 _AT_ONCE = 4
 """Elements that lie apart per turn of their loop."""
 Dim = tuple[int, int, int]
@@ -103,7 +102,7 @@ class Move:
         words = [source.__array_interface__["data"][0], out.__array_interface__["data"][0]]
         words += [min(rows, 4 * threads) if threads > 1 else 1, rows, *dims[-1]]
         words += [dim[k] for k in range(3) for dim in outer]
-        length = dims[-1][0] * out.itemsize
+        length = dims[-1][0] * out.itemsize  # long rows are asked for so many bytes ahead, short ones so many rows
         rows_on = 0 if length >= 2 * AHEAD_BYTES else -(-AHEAD_BYTES // length)
         onward = AHEAD_BYTES if dims[-1][1] >= 0 else -AHEAD_BYTES  # rows to the left are read downwards
         words += [rows_on * outer[-1][1] or onward, rows_on * outer[-1][2] or AHEAD_BYTES]

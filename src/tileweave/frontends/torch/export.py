@@ -127,7 +127,7 @@ class Exports:
         module: the module.
         example: its inputs.
         open: of every tensor of the example, the axes whose extents calls choose.
-        made: by the extents below `LEAST`, numbered over all open axes: programs whose guards differ.
+        made: by the extents below `LEAST`, numbered over all open axes: programs that serve different extents.
     """
 
     module: Any
@@ -153,14 +153,17 @@ class Exports:
             sizes = general.sizes(shapes)
             if sizes is not None:
                 return general, sizes
+        found: Found | None = None
         if free and len(known) < MOST:
             with contextlib.suppress(Exception):  # what has no symbolic program may have one for numbers
                 general = self._symbolic(shapes)
                 sizes = general.sizes(shapes)
-                if sizes is not None:
-                    known.append(general)
-                    return general, sizes
-        return exported(self.module, reshaped(self.example, shapes)), SymbolValues()
+                found = (general, sizes) if sizes is not None else None
+        if found is None:
+            found = exported(self.module, reshaped(self.example, shapes)), SymbolValues()
+        if len(known) < MOST:  # a module that has none with symbols is not asked for them for ever
+            known.append(found[0])
+        return found
 
     def _symbolic(self, shapes: Sequence[Shape]) -> Exported:
         """The program with a symbol for every open extent that is at least `LEAST` in these shapes."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import cycle
+from typing import Protocol
 
 from tileweave.backends.cpu.gemm.blocking import ReadFrom
 from tileweave.backends.cpu.gemm.packing.prefetch import TURN, PrefetchPlan, PrefetchShare
@@ -98,9 +99,20 @@ class Tile:
     half: bool = False
 
 
-Step = Callable[..., list[Value]]
-"""One product, or pair: its number in the block, its offset in both operands, the sums so far, where the rows' elements
-lie if that is known already -> the sums."""
+class TileStep(Protocol):
+    """One product, or pair."""
+
+    def __call__(
+        self, k: Value, offsets: tuple[Value, Value], carried: list[str], given: Sequence[str] = ()
+    ) -> list[Value]:
+        """The sums behind it, from those before.
+
+        Args:
+            k: its number in the block.
+            offsets: its offset in both operands.
+            carried: the sums so far.
+            given: where the rows' elements lie, if that is known already.
+        """
 
 
 def pointed(tile: Tile, rows: Panels, contracted: Contracted) -> bool:
@@ -284,7 +296,7 @@ class _Tile:
             row.append(vectors.load(f, self.element, lanes, place, wanted))
         return row * self.tile.rows
 
-    def flat(self, step: Step, start: list[str]) -> list[Value]:
+    def flat(self, step: TileStep, start: list[str]) -> list[Value]:
         """The products of a block one after the other; some at a time where lines are prefetched between them."""
         f, tile = self.f, self.tile
         together = self.contracted.together
@@ -318,7 +330,7 @@ class _Tile:
         return f.loop(f.mul(turns, TURN), count, one, carry=self.carry(map(str, sums)))
 
     def by_pointers(
-        self, count: Value, one: Callable[[Value, list[str]], list[Value]], step: Step, start: list[str]
+        self, count: Value, one: Callable[[Value, list[str]], list[Value]], step: TileStep, start: list[str]
     ) -> list[Value]:
         """Some products at a time, then those that are left, one at a time."""
         f, width, rows = self.f, self.rows.element.width_bytes, self.tile.rows
@@ -344,7 +356,7 @@ class _Tile:
         """Sums with their types, row by row."""
         return list(zip(cycle(self.types), sums, strict=False))
 
-    def nested(self, step: Step, start: list[str]) -> list[Value]:
+    def nested(self, step: TileStep, start: list[str]) -> list[Value]:
         """All products as loops over their axes, which needs no table."""
         f = self.f
 

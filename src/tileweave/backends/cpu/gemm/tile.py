@@ -84,6 +84,7 @@ def vector_registers(target: Target, contracted: Contracted) -> int:
 
 
 _QUADS = 4
+"""Products of 8 bits that are multiplied and added together."""
 
 
 @cache

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.llvm.elements import element, splat, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, run_tasks
-from tileweave.backends.cpu.llvm.vectors import broadcast, gather, load, prefetch
-from tileweave.backends.cpu.moves import AHEAD_BYTES, HEAD, run_on_pool
+from tileweave.backends.cpu.llvm.vectors import AHEAD_BYTES, broadcast, gather, load, prefetch
+from tileweave.backends.cpu.moves import HEAD, run_on_pool
 from tileweave.backends.cpu.target.calls import Bound
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import Target, host
-from tileweave.backends.host import address_of
+from tileweave.backends.host import LINE_BYTES, address_of
 from tileweave.errors import BackendError
 
 Array = NDArray[Any]
@@ -43,7 +43,6 @@ _UNROLLED = 4
 """Places per turn of the loop: each is a chain of a few cycles, and they do not wait for each other."""
 EXTENTS, STEPS = (tuple(f"{name}{k}" for k in range(MOST_DIMENSIONS)) for name in ("extent", "step"))
 """Words of an environment that say how long each of these dimensions is, and how far apart its elements are."""
-_LINE = 64
 _CHUNK = 256
 """Places whose offsets are formed before the first is used: so many stay in the first cache."""
 _LEAST_LANES = 4
@@ -484,7 +483,8 @@ def _elements(here: PlacesCode, width: int, shared: bool, before: bool, target: 
     many = most(g, 1, g.div(_CHUNK, count))  # lines whose places fill the room
     # the next block is read through ahead where its places meet most of its cache lines
     sweep = g.div(outer_bytes, count)
-    sweep = g.value(f"select i1 {g.both(g.compare('ule', sweep, _LINE), g.compare('eq', per, 1))}, i64 {sweep}, i64 0")
+    near = g.both(g.compare("ule", sweep, LINE_BYTES), g.compare("eq", per, 1))
+    sweep = g.value(f"select i1 {near}, i64 {sweep}, i64 0")
 
     def group(number: Value, carry: list[str]) -> list[Value]:
         lines = g.min(g.sub(end, number), many)

@@ -191,6 +191,11 @@ def scatter(
     )
 
 
+AHEAD_BYTES = 2048
+"""What lies dense is asked for so long before it is read or written: what a processor fetches by itself ahead of loops,
+above all of stores, leaves much of what its caches could bring (a Cascade Lake adds 24 MB in 0.6 of the time)."""
+
+
 def prefetch(f: Function, pointer: str, *, write: bool = False, level: int = 1) -> None:
     """Ask for a cache line that will be read, or written, in the cache of this level; any address will do."""
     f.module.declare("llvm.prefetch.p0", "void {}(ptr, i32, i32, i32)")

@@ -30,6 +30,7 @@ from tileweave.backends.cpu.maps.points import Carried, Points
 from tileweave.backends.cpu.maps.tiles import PIECE, RUN, Crossing, crossing_of, emit_tiles
 from tileweave.backends.cpu.maps.transpose import emit_transpose, transposable
 from tileweave.backends.cpu.target.target import Target
+from tileweave.backends.host import LINE_BYTES
 from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, Stage
 from tileweave.teir.merged.order import Pairs
 
@@ -138,10 +139,6 @@ alternate, since each waits for the one before, and so many of one vector fill w
 Zen 3 takes 0.8 of the time; two vectors one after the other gain nothing)."""
 _GATHERED = 16
 """Most elements of a vector that are gathered or scattered one by one."""
-_AHEAD_BYTES = 2048
-"""What lies dense is asked for so long before it is read or written: what a processor fetches by itself ahead of loops,
-above all of stores, leaves much of what its caches could bring (a Cascade Lake adds 24 MB in 0.6 of the time)."""
-_LINE = 64
 _FEW = 16
 """Results of a reduction that are no work for many threads."""
 _ENOUGH = 256
@@ -362,7 +359,7 @@ class _Chain:
         def at(index: Value, mask: str | None) -> None:
             places = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, strides, strict=True)]
             for i in dense if mask is None else ():
-                vectors.prefetch(f, f.at(places[i], _AHEAD_BYTES))
+                vectors.prefetch(f, f.at(places[i], vectors.AHEAD_BYTES))
             self.points.point(f, places, lanes, mask, [], streaming=mask is None)
 
         address = f.value(f"ptrtoint ptr {pointers[o]} to i64")
@@ -423,8 +420,8 @@ class _Chain:
         for o in sorted(read | written):
             width = self.elements[o].width_bytes
             if strides[o] == width:
-                begin = f.at(f.at(pointers[o], f.mul(index, width)), _AHEAD_BYTES)
-                for line in range(0, count * self.lanes * width, _LINE):
+                begin = f.at(f.at(pointers[o], f.mul(index, width)), vectors.AHEAD_BYTES)
+                for line in range(0, count * self.lanes * width, LINE_BYTES):
                     vectors.prefetch(f, f.at(begin, line), write=o in written)
 
     def mask(self, f: Function, left: int) -> str:
