@@ -87,6 +87,18 @@ def test_columns_that_are_dense_in_another_axis_than_the_output(seed: int, targe
     check(seed, equation, sizes, target)
 
 
+@pytest.mark.parametrize("threads", [2, 8])
+def test_threads_share_columns_that_are_transposed_in_strips(threads: int) -> None:
+    """A chunk of less than a strip would transpose most of it in vain."""
+    draw = np.random.default_rng(5)
+    arrays = [draw.standard_normal((29, 106, 40), "f4"), draw.standard_normal((106, 60), "f4")]
+    (plan,) = (
+        line for line in Contraction("akb,kc->cba", *arrays, threads=threads).explain().split("\n") if "nc" in line
+    )
+    words = plan.replace(",", "").split()
+    assert int(words[words.index("nc") + 1]) >= min(4, host().lanes(4)) * 29
+
+
 def test_threads_and_further_shapes_give_the_same_bits() -> None:
     draw = np.random.default_rng(3)
     for equation in ("ki,kj->ij", "akb,kc->cba"):

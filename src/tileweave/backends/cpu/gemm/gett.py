@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom, lies_in_panels
 from tileweave.backends.cpu.gemm.dots import cut_dots
-from tileweave.backends.cpu.gemm.packing.turning import turns
+from tileweave.backends.cpu.gemm.packing.turning import strip_columns, turns
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
 from tileweave.backends.cpu.gemm.sides import ACROSS_PRODUCTS, VECTORS, dense_in, lanes_of, runs_across, side_dims
 from tileweave.backends.cpu.gemm.tile import (
@@ -486,12 +486,16 @@ def _blocked(
             column_panels = _balanced(all_columns, column_panels, threads)
     elif threads > 1 and work > PARALLEL_FLOPS:
         tasks = batches * -(-all_rows // row_panels) * column_chunks
+        wanted = max(threads, min(4 * threads, work // _TASK_FLOPS))
+        turned = not b_in_place and turns(columns, contracted)
+        least = _least_panels(columns, all_columns, threads) if turned else 1
         # the longer side of a chunk is halved: chunks near squares read the fewest panels per tile
-        while tasks < 4 * threads and (row_panels > 4 or column_panels > 1):
-            if row_panels * rows.width >= column_panels * columns.width and row_panels > 4:
+        while tasks < wanted and (row_panels > 4 or column_panels > least):
+            longer = row_panels * rows.width >= column_panels * columns.width and not turned
+            if (longer or column_panels <= least) and row_panels > 4:
                 row_panels = -(-row_panels // 2)
-            elif column_panels > 1:
-                column_panels = -(-column_panels // 2)
+            elif column_panels > least:
+                column_panels = max(least, -(-column_panels // 2))
             else:
                 break
             tasks = batches * -(-all_rows // row_panels) * -(-all_columns // column_panels)
@@ -520,6 +524,8 @@ def _blocked(
     )
 
 
+_TASK_FLOPS = 250_000
+"""Work of a task at least, where threads have one each: it fills tables of its own."""
 _OWN_LAST = 4
 """Column panels that are so few that the last one is worth a tile of its size."""
 _SWEPT = 64
@@ -537,6 +543,14 @@ def _even(total: int, most: int, lanes: int) -> int:
     blocks = -(-total // most)
     kc = -(-total // blocks)
     return kc if blocks == 1 else -(-kc // lanes) * lanes
+
+
+def _least_panels(columns: Panels, panels: int, threads: int) -> int:
+    """Column panels of a chunk at least that `turning` packs: it transposes whole strips, of which a chunk uses parts
+    at both ends, and every chunk of rows packs them anew."""
+    strip = strip_columns(columns)
+    some = min(4 * strip, max(strip, panels * columns.width // threads))
+    return -(-some // columns.width)
 
 
 def _share(parts: int, threads: int) -> float:

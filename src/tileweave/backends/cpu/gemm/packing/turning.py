@@ -2,14 +2,16 @@
 
 A plane of the two axes is transposed in registers, a few rows by one vector at a time, and a vector of neighbouring
 columns is stored into the panel, or the two panels, that hold them. So all panels of a chunk are packed at once, and
-every cache line is read once per product, where panel by panel each element would be read alone.
+every cache line is read once per product, where panel by panel each element would be read alone. Where a vector goes
+is the same for every product, and is computed for some of them at once.
 
 Source: own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from tileweave.backends.cpu.gemm.panels import Contracted, Packer, Panels
 from tileweave.backends.cpu.llvm import vectors
@@ -17,6 +19,9 @@ from tileweave.backends.cpu.llvm.elements import vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import digits_of
 from tileweave.backends.cpu.target.target import Target
+
+_LINE = 64
+"""Bytes of a line of the caches."""
 
 
 def turns(panels: Panels, contracted: Contracted) -> bool:
@@ -28,6 +33,11 @@ def turns(panels: Panels, contracted: Contracted) -> bool:
     if second.strides[0] != width or contracted.dense(1, width):
         return False
     return panels.width % panels.lanes == 0 and second.extent >= vectors.short_row(panels.lanes, panels.sums.memory)
+
+
+def strip_columns(panels: Panels) -> int:
+    """Columns that are transposed together: a few of the operand's dense axis, times the first one."""
+    return vectors.short_row(panels.lanes, panels.sums.memory) * panels.dims[0].extent
 
 
 def emit_turn(module: Module, target: Target, name: str, panels: Panels, contracted: Contracted) -> None:
@@ -53,6 +63,8 @@ class _Turn:
         while self.lanes > self.q and panels.dims[0].extent <= self.lanes // 2:
             self.lanes //= 2
         self.first, self.second = panels.dims[:2]
+        # products that are packed before the next strip of rows, so that this one meets its lines in the first cache
+        self.at_once = max(1, target.l1_bytes // (2 * self.lanes * _LINE))
         self.begin = f.mul("%v0", panels.width)  # of the columns
         self.end = f.min(f.mul("%v1", panels.width), panels.total)
         # places are counted from some panels before the chunk, so that vectors of strips that begin before it have one:
@@ -80,27 +92,23 @@ class _Turn:
             low = f.div(self.above(f.sub(self.begin, start), 0), self.first.extent)
             high = f.add(f.div(f.sub(f.min(f.sub(self.end, start), plane), 1), self.first.extent), 1)
 
-            def product(k: Value, _: list[str]) -> None:
-                source, into = f.at(self.packer.source(k), offset), f.at(self.base, f.mul(k, self.row_bytes))
+            def some(k: Value, _: list[str]) -> None:
+                after = f.min(f.add(k, self.at_once), "%kcount")
 
-                def strip(number: Value, _: list[str]) -> None:
-                    column = f.min(number, f.sub(self.second.extent, self.q))
-                    at = f.at(source, f.mul(column, self.panels.element.width_bytes))
-                    place = f.add(start, f.mul(column, self.first.extent))
+                def strips(a: Value, rows: Sequence[Value], count: Value) -> None:
+                    def strip(number: Value, _: list[str]) -> None:
+                        column = f.min(number, f.sub(self.second.extent, self.q))
+                        at = f.add(f.mul(column, self.panels.element.width_bytes), f.mul(a, stride))
+                        place = f.add(start, f.add(f.mul(column, self.first.extent), a))
+                        self.squares(f.add(offset, at), rows, place, count, (k, after))
 
-                    def square(a: Value, _: list[str]) -> None:
-                        self.square(f.at(at, f.mul(a, stride)), whole, into, f.add(place, a), self.lanes)
+                    f.loop(low, high, strip, step=self.q)
 
-                    f.loop(0, tail, square, step=self.lanes)
-                    left = self.first.extent - tail
-                    f.when(
-                        f.compare("sgt", left, 0),
-                        lambda: self.square(f.at(at, f.mul(tail, stride)), rest, into, f.add(place, tail), left),
-                    )
+                f.loop(0, tail, lambda a, _: strips(a, whole, self.lanes), step=self.lanes)
+                left = self.first.extent - tail
+                f.when(f.compare("sgt", left, 0), lambda: strips(tail, rest, left))
 
-                f.loop(low, high, strip, step=self.q)
-
-            f.loop(0, "%kcount", product)
+            f.loop(0, "%kcount", some, step=self.at_once)
 
         first = f.div(self.begin, plane)
         f.loop(first, f.add(f.div(f.sub(self.end, 1), plane), 1), one)
@@ -119,15 +127,27 @@ class _Turn:
             at = f.at(place, group * panels.lanes * panels.sums.width_bytes)
             f.store(kind, "zeroinitializer", at, panels.sums.width_bytes)
 
-    def square(self, source: str, rows: Sequence[Value], into: str, place: Value, count: Value) -> None:
-        """Short rows of the operand stood upright; ``place`` is the column of the first element, of so many."""
+    def squares(
+        self, at: Value, rows: Sequence[Value], place: Value, count: Value, products: tuple[Value, Value]
+    ) -> None:
+        """Short rows of the operand stood upright, of some products; ``place`` is the column of the first element, of
+        so many."""
         f, panels = self.f, self.panels
-        short = self.packer.rows_at(source, rows, self.q)
-        for t, value in enumerate(vectors.transpose(f, panels.sums.memory, self.lanes, short)):
-            self.put(value, into, f.add(place, f.mul(t, self.first.extent)), count)
+        places = [self.vector(f.add(place, f.mul(t, self.first.extent)), count) for t in range(self.q)]
 
-    def put(self, value: str, into: str, place: Value, count: Value) -> None:
-        """The first lanes of a vector, whose first one is this column, into their panels."""
+        def product(k: Value, _: list[str]) -> None:
+            short = self.packer.rows_at(f.at(self.packer.source(k), at), rows, self.q)
+            into = f.at(self.base, f.mul(k, self.row_bytes))
+            upright = vectors.transpose(f, panels.sums.memory, self.lanes, short)
+            for value, (inside, here, beyond, there) in zip(upright, places, strict=True):
+                self.put(value, f.at(into, inside), here)
+                f.when(f.compare("ne", there, 0), self.stored(value, f.at(into, beyond), there))
+
+        f.loop(products[0], products[1], product, nonempty=True)
+
+    def vector(self, place: Value, count: Value) -> tuple[Value, Value, Value, Value]:
+        """Where the first lanes of a vector go, whose first one is this column: how far into the packed panels and
+        which lanes, and the same of those that belong to the next panel."""
         f, panels, width = self.f, self.panels, self.panels.sums.width_bytes
         counted = f.add(f.sub(place, self.begin), f.mul(self.before, panels.width))
         panel = f.div(counted, panels.width)
@@ -138,20 +158,24 @@ class _Turn:
         border = f.value(f"shl i64 -1, {f.min(f.sub(panels.width, inside), self.lanes)}")
         here = f.value(f"and i64 {ones}, {f.value(f'xor i64 {border}, -1')}")
         there = f.value(f"and i64 {ones}, {border}")
-        at = f.at(f.at(into, f.mul(panel, "%panelbytes")), f.mul(inside, width))
+        at = f.add(f.mul(panel, "%panelbytes"), f.mul(inside, width))
+        return at, here, f.add(at, f.sub("%panelbytes", self.row_bytes)), there
 
-        def stored(at: str, word: str) -> None:
-            vectors.store(f, panels.sums, self.lanes, value, at, vectors.mask_from(f, word, self.lanes))
-
+    def put(self, value: str, at: str, word: Value) -> None:
+        """The lanes of a vector that a word names."""
+        f = self.f
+        some = f.compare("ne", word, 0)  # a masked store of nothing may still ask for its page
         if self.target.masks_stores:
-            f.when(f.compare("ne", here, 0), lambda: stored(at, here))
-        else:
-            whole = f.compare("eq", here, (1 << self.lanes) - 1)
-            some = f.compare("ne", here, 0)  # a masked store of nothing may still ask for its page
-            f.when(
-                whole,
-                lambda: vectors.store(f, panels.sums, self.lanes, value, at),
-                lambda: f.when(some, lambda: stored(at, here)),
-            )
-        beyond = f.at(at, f.sub("%panelbytes", self.row_bytes))
-        f.when(f.compare("ne", there, 0), lambda: stored(beyond, there))
+            f.when(some, self.stored(value, at, word))
+            return
+        whole = f.compare("eq", word, (1 << self.lanes) - 1)
+        f.when(
+            whole,
+            lambda: vectors.store(f, self.panels.sums, self.lanes, value, at),
+            lambda: f.when(some, self.stored(value, at, word)),
+        )
+
+    def stored(self, value: str, at: str, word: Value) -> Callable[[], None]:
+        """A masked store."""
+        mask = partial(vectors.mask_from, self.f, str(word), self.lanes)
+        return lambda: vectors.store(self.f, self.panels.sums, self.lanes, value, at, mask())
