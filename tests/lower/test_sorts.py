@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -9,6 +10,8 @@ import tileweave as tw
 from tileweave import graph as g
 from tileweave.backends.cpu import host
 from tileweave.backends.cpu.indexed import firsts
+from tileweave.backends.cpu.sorting import bind
+from tileweave.backends.cpu.target.calls import NativeCalls
 
 SEED = 20261125
 
@@ -126,3 +129,89 @@ def test_the_first_of_rows_beside_dimensions_of_one(seed: int) -> None:
             values, places = (tw.run(tw.plan(each), bind={"x": x}) for each in g.top_k(turned, count, -1))
             np.testing.assert_array_equal(values, -np.sort(-whole, -1)[..., :count])
             np.testing.assert_array_equal(np.take_along_axis(whole, places, -1), values)
+
+
+def special(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> np.ndarray:
+    """Elements with ties, and with NaN of both signs, infinities and -0 where there are such."""
+    x = np.round(rng.standard_normal(shape) * rng.choice([2, 40, 30000])).clip(-30000, 30000)
+    x = x.astype(ml_dtypes.bfloat16 if kind == "bfloat16" else kind)
+    if kind[0] in "fb" and kind != "bool":
+        for one in (np.nan, -np.nan, np.inf, -np.inf, -0.0, 0.0):
+            x[rng.random(shape) < 0.05] = one
+    elif kind != "bool":
+        x[rng.random(shape) < 0.1] = np.iinfo(kind).max
+    return x
+
+
+KINDS = ("f2", "bfloat16", "f4", "f8", "bool", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
+
+
+def placed(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    """All places in order; of equal elements the first, NaN the greatest."""
+    keys = np.moveaxis(x.astype("f4") if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x, axis, -1)
+    return np.moveaxis(first_places(keys, keys.shape[-1], descending), -1, axis)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+def test_whole_rows_of_any_strides(vector_bytes: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows in one column each and in many, merged, by one thread and by some; written densely and apart."""
+    if vector_bytes > host().vector_bytes:
+        pytest.skip("a processor without such vectors")
+    print("seed", SEED)
+    rng = np.random.default_rng([SEED, vector_bytes, KINDS.index(kind)])
+    for turn in range(8):
+        cache = int(rng.choice([1 << 12, 1 << 15, 1 << 20]))
+        narrow = replace(host(), vector_bytes=vector_bytes, registers=16 if turn % 2 else 32, l2_bytes=cache)
+        monkeypatch.setattr(bind, "host", lambda narrow=narrow: narrow)
+        rank = int(rng.integers(1, 4))
+        x = special(rng, tuple(int(np.exp(rng.uniform(0, (8, 4.5, 3.2)[rank - 1]))) for _ in range(rank)), kind)
+        axis = int(rng.integers(0, rank))
+        x = x.transpose(rng.permutation(rank))[tuple(slice(None, None, int(rng.choice([1, -1, 2]))) for _ in x.shape)]
+        count = x.shape[axis] if rng.random() < 0.5 else int(rng.integers(1, x.shape[axis] + 1))
+        shape = tuple(count if k == axis else n for k, n in enumerate(x.shape))
+        for descending in (False, True):
+            order = np.take(placed(x, axis, descending), range(count), axis)
+            for places in (False, True):
+                out = np.zeros((*shape, 2), "i8" if places else x.dtype)[..., int(rng.integers(0, 2))]
+                out = out if rng.random() < 0.5 else np.zeros(shape, out.dtype)
+                for threads in (1, 3):
+                    assert bind.sortable(x, out, axis)
+                    calls = NativeCalls()
+                    calls.sequence([calls.add(bind.Sort(axis, descending, places, threads), [x, out])]).run()
+                    wanted = order if places else np.take_along_axis(x, order, axis)
+                    np.testing.assert_array_equal(out.astype("f8"), wanted.astype("f8"), err_msg=f"{x.shape} {axis}")
+                    if not places and count == x.shape[axis]:  # no -0 is lost, and no NaN
+                        assert sorted(bits(out).ravel()) == sorted(bits(x).ravel())
+                    out[...] = 0
+
+
+def bits(x: np.ndarray) -> np.ndarray:
+    """Elements as integers; all NaN are one."""
+    dense = np.ascontiguousarray(x)
+    missing = np.isnan(dense.astype("f8"))
+    return np.where(missing, -1, dense.view(f"i{x.itemsize}").astype("i8"))
+
+
+@pytest.mark.parametrize("extent", [70000, 1 << 17])
+def test_a_long_row_is_cut(extent: int) -> None:
+    rng = np.random.default_rng([SEED, extent])
+    for kind in ("i2", "f4", "f8"):
+        x = special(rng, (extent,), kind)
+        for threads in (1, 2):
+            np.testing.assert_array_equal(tw.run(tw.plan(g.sort(x)), threads=threads), np.sort(x))
+            found = tw.run(tw.plan(g.argsort(x, descending=True)), threads=threads)
+            np.testing.assert_array_equal(found, placed(x, 0, True))
+
+
+def test_values_beside_places_are_taken_from_there() -> None:
+    """Values alone are sorted without places."""
+    x = tw.source(np.random.default_rng(SEED).integers(-50, 50, (90, 300)).astype("f4"))
+    plan = tw.plan(list(g.top_k(x, 200)))
+    assert [str(step.kernel) for step in plan.steps if step.stage == "block"] == ["cpu: sort", "cpu: take_along_axis"]
+    alone = tw.plan(g.top_k(x, 200)[0])
+    assert [str(step.kernel) for step in alone.steps if step.stage == "block"] == ["cpu: sort"]
+    np.testing.assert_array_equal(tw.run(alone), -np.sort(-np.asarray(x), 1)[:, :200])
+    values, places = tw.run(plan)
+    np.testing.assert_array_equal(places, placed(np.asarray(x), 1, True)[:, :200])
+    assert values.tobytes() == np.take_along_axis(np.asarray(x), places, 1).tobytes()

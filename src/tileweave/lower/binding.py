@@ -416,7 +416,7 @@ class TaskBinding:
         places = [(self._outputs[task.number, name], name) for name in kept if (task.number, name) in self._outputs]
         into: Writes | None = None
         if step.stage == "block" and (is_call(step, task) or not step.kernel.backend):
-            block, into = definition(node, task.index, kept, self._threads)
+            block, into = definition(node, task.index, kept)
         else:
             block = partial(execute, node, step.stage, task.index, threads=self._threads, decision=step.kernel)
             into = combination(node, [read.name for read in task.reads]) if step.stage == "combine" else None

@@ -7,10 +7,8 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache, partial
-from itertools import pairwise
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -195,7 +193,7 @@ Writes = Callable[[Mapping[str, Array], Array], object]
 
 
 def definition(
-    operation: Operation, index: Box, outputs: Sequence[str], threads: int = 1
+    operation: Operation, index: Box, outputs: Sequence[str]
 ) -> tuple[Callable[[Mapping[str, Array]], dict[str, Array]], Writes | None]:
     """The operator's function of a shard's inputs, for many calls; they are made with NumPy's warnings off.
 
@@ -203,7 +201,6 @@ def definition(
         operation: the whole operation.
         index: the shard's.
         outputs: those that are read; others may be missing.
-        threads: that may share its work.
 
     Returns:
         The function, and one that writes the only output into an array, where the operator has it.
@@ -212,8 +209,6 @@ def definition(
     if operator.spares:
         shard = replace(shard, outputs=tuple(one for one in shard.outputs if one[0] in outputs), signature=None)
     into = partial(operator.into, shard) if operator.into is not None and len(shard.outputs) == 1 else None
-    if into is not None and threads > 1 and operation.operator == "sort" and index.size:
-        into = partial(_in_parts, into, int(operation.parameter("axis") == 0), threads)
     return partial(operator.block, shard), into
 
 
@@ -237,37 +232,6 @@ def combination(operation: Operation, parts: Sequence[str]) -> Writes | None:
             combine(out, inputs[name], out=out)
 
     return write
-
-
-PART = 1 << 16
-"""Elements whose sorting takes NumPy some 0.3 ms, ten times as long as a thread takes to begin."""
-
-
-def _in_parts(
-    into: Callable[[Mapping[str, Array], Array], object],
-    dim: int,
-    threads: int,
-    inputs: Mapping[str, Array],
-    out: Array,
-) -> None:
-    """An operator on rows in parts along a dimension, each by a thread: NumPy sorts without the lock of Python."""
-    extent = inputs["x"].shape[dim] if dim < out.ndim else 1
-    parts = min(threads, extent, inputs["x"].size // PART)
-    if parts < 2:
-        into(inputs, out)
-        return
-    edges = [extent * k // parts for k in range(parts + 1)]
-    cuts = [(slice(None),) * dim + (slice(a, b),) for a, b in pairwise(edges)]
-    rest = [_workers(os.getpid()).submit(into, {"x": inputs["x"][cut]}, out[cut]) for cut in cuts[1:]]
-    into({"x": inputs["x"][cuts[0]]}, out[cuts[0]])
-    for one in rest:
-        one.result()
-
-
-@lru_cache(maxsize=1)
-def _workers(process: int) -> ThreadPoolExecutor:
-    """The threads of a process that sort; they begin when there is something to do."""
-    return ThreadPoolExecutor(thread_name_prefix="tileweave-sort")
 
 
 _SHARDS: weakref.WeakKeyDictionary[Operation, dict[tuple[Box, bool], Operation]] = weakref.WeakKeyDictionary()

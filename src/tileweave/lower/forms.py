@@ -17,6 +17,7 @@ from tileweave.graph.passes.grouping.alike import Descent, Places, alike
 from tileweave.graph.passes.grouping.attention import ATTENTION, FEWEST_QUERIES, NARROW_ATTENTION
 from tileweave.graph.passes.grouping.chains import CONV_CHAIN, ON_DEVICES
 from tileweave.graph.passes.grouping.rows import NARROW_ROWS, ROWS
+from tileweave.graph.passes.grouping.sorts import VALUES_ALONE
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
 from tileweave.lower.execute import decide
@@ -24,8 +25,8 @@ from tileweave.lower.programs import lowering
 from tileweave.planner import Machines
 
 WAYS: tuple[tuple[Any, ...], ...] = (
-    (*FUSIONS, CONV_CHAIN, ROWS, NARROW_ROWS, ATTENTION, NARROW_ATTENTION),
-    FUSIONS,
+    (*FUSIONS, VALUES_ALONE, CONV_CHAIN, ROWS, NARROW_ROWS, ATTENTION, NARROW_ATTENTION),
+    (*FUSIONS, VALUES_ALONE),
     (),
 )
 """What is fused before planning, and where that does not fit the memory; nothing where a plan is pinned."""

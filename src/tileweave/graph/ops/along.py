@@ -25,7 +25,6 @@ from tileweave.graph.ir.sugar import FUNCTIONS, public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.elementwise import cast, divide, equal, multiply
 from tileweave.graph.ops.elementwise import where as choose
-from tileweave.graph.ops.monoids import MONOIDS
 from tileweave.graph.ops.operators import Array, Arrays, Block, Costs, Into, Operator, made, register
 from tileweave.space import AffineMap, Box, Projection
 
@@ -214,11 +213,6 @@ register(Operator("cumprod", _running_block(np.multiply), _AXIS, _cumprod_gradie
 # sorting
 
 
-_SHORT_ROW = 128
-"""Rows up to this length are sorted whole where only their first elements are wanted: NumPy sorts 1404 rows of 16 in
-0.13 ms and partitions them in 0.20; of 83 rows of 1612 in 0.84 and 0.28."""
-
-
 def _sort_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     x, types = inputs["x"], operation.output_types
     if len(types) == 1:
@@ -232,28 +226,23 @@ def _sort_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
 
 def _sort_into(operation: Operation, inputs: Arrays, out: Array) -> None:
     """The values alone, or the places."""
-    x, dim, descending = inputs["x"], operation.parameter("axis"), operation.parameter("descending")
-    keys, count, total = _compared(x), out.shape[dim], x.shape[dim]
+    x, dim = inputs["x"], operation.parameter("axis")
     if "indices" in operation.output_types:
         out[...] = _places_of(operation, x, out.shape)
-    elif keys is x and count == total:
-        out[...] = x
-        out.sort(dim)
-        if descending:
-            out[...] = np.flip(out, dim)
-    elif count:
-        few = count < total and total > _SHORT_ROW
-        made = np.partition(keys, total - count if descending else count - 1, dim) if few else np.sort(keys, dim)
-        best = made[(*(slice(None),) * dim, slice(total - count, None) if descending else slice(count))]
-        if few:
-            best.sort(dim)
-        out[...] = np.flip(best, dim) if descending else best
+        return
+    keys, first = np.sort(_compared(x), dim), (slice(None),) * dim
+    out[...] = (np.flip(keys, dim) if operation.parameter("descending") else keys)[(*first, slice(out.shape[dim]))]
 
 
 def _places_of(operation: Operation, x: Array, shape: Sequence[int]) -> Array:
-    dim = operation.parameter("axis")
-    order = _first_places(x, dim, shape[dim], operation.parameter("descending"))
-    return order.astype(np.int64, copy=False)
+    """The first places that sort; equal elements stay in order."""
+    dim, keys = operation.parameter("axis"), _compared(x)
+    if operation.parameter("descending"):
+        order = x.shape[dim] - 1 - np.flip(np.argsort(np.flip(keys, dim), dim, "stable"), dim)
+    else:
+        order = np.argsort(keys, dim, "stable")
+    first: Array = order[(*(slice(None),) * dim, slice(shape[dim]))]
+    return first.astype(np.int64, copy=False)
 
 
 def _compared(x: Array) -> Array:
@@ -261,71 +250,10 @@ def _compared(x: Array) -> Array:
     return x.astype(np.float32) if is_narrow(x.dtype) or x.dtype == np.float16 else x
 
 
-def _order(x: Array, dim: int, descending: bool) -> Array:
-    """The places that sort; equal elements stay in order."""
-    if descending:
-        return np.asarray(x.shape[dim] - 1 - np.flip(np.argsort(np.flip(x, dim), dim, "stable"), dim))
-    return np.argsort(x, dim, "stable")
-
-
-def _first_places(x: Array, dim: int, count: int, descending: bool) -> Array:
-    """The first so many places of `_order`: only what may be among them is sorted."""
-    keys = np.moveaxis(_compared(x), dim, -1)
-    total = keys.shape[-1]
-    if not 0 < 4 * count <= total:
-        return np.moveaxis(_order(keys, -1, descending)[..., :count], -1, dim)
-    rows = keys.reshape(-1, total)
-    best = _best_of_groups(rows, count, descending)
-    at = best.shape[1] - count if descending else count - 1
-    edge = np.partition(best, at, -1)[:, at : at + 1]
-    flat = np.flatnonzero(rows >= edge if descending else rows <= edge)
-    counts = np.bincount(flat // total, minlength=len(rows))
-    # else many are equal, or NaN is among the greatest
-    clear = (counts >= count) & (counts <= 4 * count) & ~(descending & (best != best).any(-1))
-    order = np.empty((len(rows), count), np.int64)
-    if clear.any():
-        order[clear] = _best_of_few(rows, flat, np.where(clear, counts, 0), counts, count, descending)[clear]
-    if not clear.all():
-        order[~clear] = _order(rows[~clear], -1, descending)[:, :count]
-    return np.moveaxis(order.reshape(*keys.shape[:-1], count), -1, dim)
-
-
-def _best_of_groups(rows: Array, count: int, descending: bool) -> Array:
-    """The best elements of disjoint groups of each row: so many of them are at least as good as the worst of these."""
-    better, best = (np.maximum if descending else np.minimum), rows
-    while best.shape[1] >= 8 * count and best.shape[1] > 16:
-        most = best.shape[1] // 2
-        folded = better(best[:, :most], best[:, -most:])
-        best = folded if best.shape[1] % 2 == 0 else np.concatenate([folded, best[:, most : most + 1]], 1)
-    return best
-
-
-def _best_of_few(rows: Array, flat: Array, wanted: Array, counts: Array, count: int, descending: bool) -> Array:
-    """The best places of rows, of which some candidates are known.
-
-    Args:
-        rows: the elements.
-        flat: the candidates, in row-major order.
-        wanted: how many of a row to look at: all or none.
-        counts: how many candidates a row has.
-        count: of places per row.
-        descending: whether the greatest are the best.
-    """
-    held = np.repeat(wanted > 0, counts)
-    flat, line = flat[held], np.repeat(np.arange(len(rows)), wanted)
-    at = np.arange(len(flat)) - np.repeat(np.cumsum(wanted) - wanted, wanted)
-    worst = MONOIDS["max" if descending else "min"].identity(rows.dtype)
-    table = np.full((len(rows), int(wanted.max())), worst, rows.dtype)
-    table[line, at] = rows.reshape(-1)[flat]
-    places = np.zeros(table.shape, np.int64)
-    places[line, at] = flat - line * rows.shape[1]
-    return np.take_along_axis(places, _order(table, -1, descending)[:, :count], -1)
-
-
 def _sort_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
     x, dim = operation.input("x"), operation.parameter("axis")
     zeros = FUNCTIONS["zeros"](x.shape, dy.dtype)
-    places = _sorted("sort(x, axis)", x, dim, operation.parameter("descending"), y.shape[dim])[1]
+    places = _sorting_places(x, dim, operation.parameter("descending"), y.shape[dim])
     return {"x": FUNCTIONS["scatter"](zeros, places, dy, dim, reduction="add")}
 
 
@@ -337,15 +265,18 @@ _SORT = Form(("x",), {"axis": axis_form, "descending": _truth})
 register(Operator("sort", _sort_block, _SORT, _sort_gradient, into=_sort_into, spares=True))
 
 
-def _sorted(where: str, x: Any, axis: int, descending: bool, count: int | None = None) -> tuple[Tensor, Tensor]:
-    x = as_tensor(x, where)
-    dim = dimension(where, x, axis)
-    shape = tuple(count if k == dim and count is not None else n for k, n in enumerate(x.shape))
-    outputs = tuple(
-        (name, TensorType(shape, kind)) for name, kind in (("values", x.dtype), ("indices", np.dtype("i8")))
-    )
-    operation = along("sort", x, dim, outputs, ("descending", bool(descending)))
-    return Tensor(operation, "values"), Tensor(operation, "indices")
+def sorted_values(x: Tensor, dim: int, descending: bool, count: int) -> Tensor:
+    """The first so many elements along a dimension in order."""
+    shape = tuple(count if k == dim else n for k, n in enumerate(x.shape))
+    made = along("sort", x, dim, (("values", TensorType(shape, x.dtype)),), ("descending", bool(descending)))
+    return Tensor(made, "values")
+
+
+def _sorting_places(x: Tensor, dim: int, descending: bool, count: int) -> Tensor:
+    """The first so many places that sort the elements along a dimension."""
+    shape = tuple(count if k == dim else n for k, n in enumerate(x.shape))
+    kind = TensorType(shape, np.dtype("i8"))
+    return Tensor(along("sort", x, dim, (("indices", kind),), ("descending", bool(descending))), "indices")
 
 
 @public(np.sort)
@@ -353,13 +284,15 @@ def sort(x: Any, axis: int = -1, *, descending: bool = False) -> Tensor:
     """The elements along a dimension in order; NaN is the greatest, as in NumPy."""
     x = as_tensor(x, "sort(x, axis)")
     dim = dimension("sort(x, axis)", x, axis)
-    return Tensor(along("sort", x, dim, (("values", x.type),), ("descending", bool(descending))), "values")
+    return sorted_values(x, dim, descending, x.shape[dim])
 
 
 @public(np.argsort)
 def argsort(x: Any, axis: int = -1, *, descending: bool = False) -> Tensor:
     """The places that sort the elements along a dimension; equal elements stay in order."""
-    return _sorted("argsort(x, axis)", x, axis, descending)[1]
+    x = as_tensor(x, "argsort(x, axis)")
+    dim = dimension("argsort(x, axis)", x, axis)
+    return _sorting_places(x, dim, descending, x.shape[dim])
 
 
 @public()
@@ -376,7 +309,8 @@ def top_k(x: Any, k: int, axis: int = -1, *, largest: bool = True) -> tuple[Tens
     dim = dimension(where, x, axis)
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 0 <= k <= x.shape[dim]:
         raise GraphError(where, f"k is {k!r}", inputs={"x": x.type}, legal=f"0..{x.shape[dim]}")
-    return _sorted(where, x, dim, largest, int(k))
+    places = _sorting_places(x, dim, largest, int(k))
+    return FUNCTIONS["take_along_axis"](x, places, dim), places
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from tileweave.backends.cpu.indexed.scatters import Scatter, scatterable
 from tileweave.backends.cpu.indexed.searches import Search, findable
 from tileweave.backends.cpu.indexed.takes import Take, takeable
 from tileweave.backends.cpu.recurrent.bind import Recurrence, computable
+from tileweave.backends.cpu.sorting.bind import Sort, sortable
 
 Arrays = Sequence[NDArray[Any]]
 How = Mapping[str, Any]
@@ -31,8 +32,10 @@ def _scatter(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
 
 def _sort(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
     x, out = arrays
-    known = searchable(x, out, how["axis"])
-    return Firsts(how["descending"], how["output"] == "indices", threads) if known else None
+    axis, descending, places = how["axis"], how["descending"], how["output"] == "indices"
+    if searchable(x, out, axis):
+        return Firsts(descending, places, threads)
+    return Sort(axis, descending, places, threads) if sortable(x, out, axis) else None
 
 
 def _search(operator: str, how: How, arrays: Arrays, threads: int) -> Made:

@@ -1,0 +1,1 @@
+"""Sorting of whole rows, side by side in the lanes of vectors."""
