@@ -11,7 +11,7 @@ import struct
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,10 +22,11 @@ from tileweave.backends.calls import Wanted
 from tileweave.backends.cpu.direct.arrange import Ordered, arranged_once, reordered
 from tileweave.backends.cpu.direct.emit import Packing
 from tileweave.backends.cpu.direct.match import match
+from tileweave.backends.cpu.followed import Places, find, followed, keep, kind_of_program, numbers_of, text_of
 from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, family_of
-from tileweave.backends.cpu.llvm.sizes import Table
+from tileweave.backends.cpu.llvm.sizes import Sizes, Table
 from tileweave.backends.cpu.memory import near, rounded, scratch_offsets, share_bytes
-from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
+from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, table_at, written
 from tileweave.backends.cpu.target.calls import Bound, direct_call, new_busy, taken_in_turn
 from tileweave.backends.cpu.target.jit import compile_ir, release
 from tileweave.backends.cpu.target.later import later
@@ -56,8 +57,8 @@ class CpuKernel:
     An output may be the very same memory as an input of the same strides (in place); any other overlap is refused.
     """
 
-    def __init__(self, form: Merged, nest: Nest, variant: Variant, family: Family | None, how: _How) -> None:
-        program = form.program
+    def __init__(self, form: Merged | None, nest: Nest, variant: Variant, family: Family | None, how: _How) -> None:
+        program = how.program
         self._own: list[CpuKernel] | None = None
         self.settled = True
         """Whether it runs on code of its own kind of blocks; else on what serves until that is made."""
@@ -70,7 +71,7 @@ class CpuKernel:
         self._program: Program | None = program
         self._over: frozenset[int] | None = None
         self._sized: tuple[Size, ...] = ()
-        self._plan = show(form, lambda op: nest.notes.get(op, ()))
+        self._plan = show(form, lambda op: nest.notes.get(op, ())) if form is not None else ""
         extents = bounds(program)
         self._specs = [spec for spec in program.tensors if spec.role != "scratch"]
         outputs = written(program)
@@ -175,6 +176,17 @@ class CpuKernel:
         made.settled, made._own = not found.lent, None
         end = rounded(self._sizes_at + 8 * len(found.table))
         made._arrange(found.variant, found.table, end, *found.table[-2:])
+        return made
+
+    def again(self, how: _How, table: tuple[int, ...], places: Places) -> CpuKernel:
+        """The kernel of a program that differs in sizes alone and has the same text."""
+        made = object.__new__(CpuKernel)
+        made.__dict__.update(self.__dict__)
+        made._how, made._program, made._plan, made._over = how, how.program, "", None
+        spans = zip(self._wanted, places.bounds, strict=True)
+        made._wanted = [(name, dtype, output, low, high) for (name, dtype, output, _, _), (low, high) in spans]
+        made._scratch = places.scratch
+        made._arrange(self._variant, table, places.end, places.shared_bytes, places.thread_bytes)
         return made
 
     def __call__(self, *arrays: Array) -> None:
@@ -545,6 +557,9 @@ def compile(
 
 def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
     """A kernel by the code of its kind where that is there; else it is written."""
+    kind = kind_of_program(how.program) if cache and GENERAL and how.merge and how.settings == DEFAULT else None
+    if kind is not None:
+        return _followed(how, (kind, how.threads, how.target))
     form = merged(how.program, merge=how.merge)
     family = family_of(form, how.target, how.threads, how.settings) if cache and not constant else None
     fixed = () if constant and match(form, how.target, constant) else constant
@@ -569,6 +584,24 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
     if family is not None and nest.sizes is not None:
         family.add(next(form.operations()), variant, kernel)
     return kernel
+
+
+def _followed(how: _How, key: Hashable) -> CpuKernel:
+    """A kernel of a text that was written for other sizes and is right for these; else its text is written."""
+    found = find(key, numbers_of(how.program))
+    if found is not None:
+        like, text, table, places = found
+        made = like.again(how, table, places)
+    else:
+        sizes = Sizes()
+        program = followed(how.program, sizes)
+        nest = emit_program(merged(program), how.target, how.threads, sizes=sizes)
+        begin = rounded(8 * (table_at(program) + len(sizes.slots)))
+        text = text_of(program, sizes, bounds(program), begin, nest.shared_bytes, nest.thread_bytes)
+        code = compile_ir(nest.source, ("entry", "entry_objects"), how.target)
+        made = CpuKernel(None, nest, Variant(code, None), None, how)
+    keep(key, made, text)
+    return made
 
 
 _LIVE: weakref.WeakSet[CpuKernel] = weakref.WeakSet()

@@ -32,7 +32,7 @@ from tileweave.backends.cpu.gemm.contract import Workspace, emit_contraction, em
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
-from tileweave.backends.cpu.llvm.sizes import Sizes
+from tileweave.backends.cpu.llvm.sizes import Sizes, plain
 from tileweave.backends.cpu.maps.beside import ROWS as BESIDE
 from tileweave.backends.cpu.maps.beside import Beside, beside_of
 from tileweave.backends.cpu.maps.carried import ROWS, Carried, carried_of, emit_carried, side_by_side
@@ -95,6 +95,7 @@ def emit_program(
     general: bool = False,
     merge: bool = True,
     constant: Collection[str] = (),
+    sizes: Sizes | None = None,
 ) -> Nest:
     """The module of a merged program.
 
@@ -106,6 +107,7 @@ def emit_program(
         general: whether the code serves other sizes as well.
         merge: whether operations may be computed together.
         constant: tensors whose arrays may be arranged otherwise, once, before the first run.
+        sizes: where the program's sizes are followed, which may have no Contraction then.
     """
     program = form.program
     found = match(form, target, constant) if settings == DEFAULT else None
@@ -113,7 +115,8 @@ def emit_program(
     packings: dict[str, Packing] = {}
     tables: tuple[NDArray[Any], ...] = ()
     tiny = any(op.kind == "Contraction" and are_tiny(op.modes) for op in form.operations())
-    sizes = Sizes() if general and not (tiny and found is None and attention is None) else None
+    if sizes is None and general and not (tiny and found is None and attention is None):
+        sizes = Sizes()
     emitter = _Emitter(program, target, threads, settings, Module(sizes, 8 * table_at(program)))
     f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
     bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]
@@ -188,7 +191,7 @@ class _Emitter:
     settings: Settings = DEFAULT
     module: Module = field(default_factory=Module)
     memory: Workspace = field(default_factory=Workspace)
-    operations: dict[tuple[MergedOp | Running | Carried | PlaceOf, bool], str] = field(default_factory=dict)
+    operations: list[tuple[tuple[MergedOp | Running | Carried | PlaceOf, bool], str]] = field(default_factory=list)
     regions: int = 0
     axes: dict[Id, Axis] = field(default_factory=dict)
     notes: dict[MergedOp, tuple[str, ...]] = field(default_factory=dict)
@@ -250,33 +253,45 @@ class _Emitter:
     def run(self, at: _Place, loop: Loop, running: Running) -> None:
         """A running sum or product, by a function of its own."""
         op = running.op
-        key = (running, False)
-        if key not in self.operations:
-            self.operations[key] = name = f"op{len(self.operations)}"
+        name, new = self.function((running, False))
+        if new:
             emit_running(self.module, self.target, name, running, self.elements(op)[0])
-            self.notes.setdefault(op, ("lanes take in those below them in steps of 1, 2, 4, ..",))
+            self.note(op, "lanes take in those below them in steps of 1, 2, 4, ..")
         axis = self.sized(loop.axis)
         bases = [at.f.at(at.bases[j], axis.offsets[j]) for j in op.operands]
         arguments = ["ptr %env", f"i64 {at.thread}", *(f"ptr {base}" for base in bases), f"i64 {axis.extent}"]
-        at.f.call(self.operations[key], *arguments)
+        at.f.call(name, *arguments)
+
+    def function(self, key: tuple[MergedOp | Running | Carried | PlaceOf, bool]) -> tuple[str, bool]:
+        """The name of the function for an operation, and whether it has still to be written."""
+        for known, name in self.operations:  # compared, never hashed, so that what is compared of sizes is recorded
+            if known == key:
+                return name, False
+        self.operations.append((key, f"op{len(self.operations)}"))
+        return self.operations[-1][1], True
+
+    def note(self, op: MergedOp, *lines: str) -> None:
+        """Says of an operation how it is computed, where nothing was said."""
+        if self.module.sizes is None or not self.module.sizes.follows:
+            self.notes.setdefault(op, lines)
 
     def invoke(self, at: _Place, op: MergedOp) -> None:
-        key = (op, at.inside)
-        if key not in self.operations:
-            self.operations[key] = name = f"op{len(self.operations)}"
+        name, new = self.function((op, at.inside))
+        if new:
             self.define(name, op, not at.inside)
         arguments = ["ptr %env", f"i64 {at.thread}", *(f"ptr {at.bases[j]}" for j in op.operands)]
         if op.kind == "Contraction":
             start = arguments.pop() if len(op.operands) > 3 else "ptr null"
             arguments += [f"i1 {_flag(at, op.init)}", f"i1 {_flag(at, op.relu)}", start]
-        at.f.call(self.operations[key], *arguments)
+        at.f.call(name, *arguments)
 
     def define(self, name: str, op: MergedOp, parallel: bool) -> None:
         """Write an operation's function; what it is classified as decides which."""
-        explained = classified(op, self.program)
-        strategy = strategy_of(op, explained.kernel)
-        named = op.kind != "Chain" and not isinstance(explained.kernel, General)
-        lines = [str(explained.kernel)] if named or op.kind == "Contraction" else []
+        follows = self.module.sizes is not None and self.module.sizes.follows
+        kernel = General(()) if follows else classified(op, self.program).kernel  # it names sizes
+        strategy = strategy_of(op, kernel)
+        named = op.kind != "Chain" and not isinstance(kernel, General)
+        lines = [str(kernel)] if named or op.kind == "Contraction" else []
         if lines:
             kind, values = kind_of(op, self.program)
             lines.append(f"kind {kind.key}: {', '.join(f'{name} {value}' for name, value in values.items())}")
@@ -286,7 +301,7 @@ class _Emitter:
             emit_elementwise(self.module, self.target, name, op, elements, rivals, parallel=parallel)
         else:
             lines += self.contraction(name, op, elements, parallel, strategy)
-        self.notes.setdefault(op, tuple(lines))
+        self.note(op, *lines)
 
     def contraction(
         self, name: str, op: MergedOp, elements: tuple[Element, ...], parallel: bool, strategy: Strategy
@@ -298,12 +313,12 @@ class _Emitter:
             return (strategy.value,)
         starts = len(op.operands) > 3
         inside = starts and may_start(op, elements, self.target, threads, self.settings)
-        plain = without_start(op) if starts else op
+        sums = without_start(op) if starts else op
         lines = emit_contraction(
             self.module,
             self.target,
             f"{name}.sums" if starts else name,
-            plain if inside or not starts else replace(plain, init=None),
+            sums if inside or not starts else replace(sums, init=None),
             elements[:3],
             self.memory,
             names=[self.program.tensors[j].name for j in op.operands[:2]],
@@ -435,8 +450,7 @@ class _Emitter:
         """Some rows, operation by operation."""
         f, axis = at.f, self.sized(beside.rows)
         whole = f.compare("eq", count, BESIDE)
-        note = f"up to {BESIDE} rows pass together, operation by operation"
-        self.notes.setdefault(beside.body[0], (note,))
+        self.note(beside.body[0], f"up to {BESIDE} rows pass together, operation by operation")
         for op in beside.body:
 
             def each(op: MergedOp = op) -> None:
@@ -458,26 +472,25 @@ class _Emitter:
         if place is not None and not side_by_side(carried, self.tensors):
             self.search(at, carried, place, count)
             return
-        key = (carried, True)
-        if key not in self.operations:
-            self.operations[key] = name = f"op{len(self.operations)}"
+        name, new = self.function((carried, True))
+        if new:
             emit_carried(self.module, self.target, name, carried, self.tensors, self.sized)
-            self.notes.setdefault(carried.step, (f"vectors across rows, up to {ROWS} of them side by side",))
+            self.note(carried.step, f"vectors across rows, up to {ROWS} of them side by side")
         bases = (f"ptr {base}" for base in at.bases)
-        at.f.call(self.operations[key], "ptr %env", f"i64 {at.thread}", *bases, f"i64 {count}")
+        at.f.call(name, "ptr %env", f"i64 {at.thread}", *bases, f"i64 {count}")
 
     def search(self, at: _Place, carried: Carried, place: PlaceOf, count: Value) -> None:
         """The places of the extreme elements of rows, by a function of its own."""
-        key, along, strides = (place, True), self.sized(carried.loop.axis), carried.loop.axis.strides
-        if key not in self.operations:
-            self.operations[key] = name = f"op{len(self.operations)}"
+        along, strides = self.sized(carried.loop.axis), carried.loop.axis.strides
+        name, new = self.function((place, True))
+        if new:
             rows = self.sized(carried.rows).strides if carried.rows is not None else ()
             moves = (rows[place.x], rows[place.out]) if rows else (0, 0)
-            row = along.extent, strides[place.x]
+            row = along.extent, plain(strides[place.x])
             emit_place(self.module, self.target, name, place, self.tensors, row, moves)
-            self.notes.setdefault(carried.step, ("lanes keep the best of their elements and its place",))
+            self.note(carried.step, "lanes keep the best of their elements and its place")
         x, out = at.f.at(at.bases[place.x], along.offsets[place.x]), at.bases[place.out]
-        at.f.call(self.operations[key], "ptr %env", f"i64 {at.thread}", f"ptr {x}", f"ptr {out}", f"i64 {count}")
+        at.f.call(name, "ptr %env", f"i64 {at.thread}", f"ptr {x}", f"ptr {out}", f"i64 {count}")
 
 
 def _moved(at: _Place, axis: Axis, index: Value) -> _Place:

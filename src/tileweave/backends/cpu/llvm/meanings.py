@@ -14,6 +14,7 @@ from tileweave.backends.cpu.llvm.elements import Element, convert, element, spla
 from tileweave.backends.cpu.llvm.functions import Floats
 from tileweave.backends.cpu.llvm.integers import Integers
 from tileweave.backends.cpu.llvm.ir import Function
+from tileweave.backends.cpu.llvm.sizes import exactly
 from tileweave.backends.cpu.llvm.vectors import broadcast, suffix
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.ir.dtypes import accumulator, numpy_dtype
@@ -86,6 +87,7 @@ class Registers:
 
     def fill(self, number: float, out: Element) -> str:
         """A number in every lane; infinities are the ends of an integer's range."""
+        number = exactly(number)
         if out.plain and out.floating:
             return self.floats(out).constant(number)
         if out.floating:
@@ -101,7 +103,7 @@ class Registers:
         sizes, bits = self.f.module.sizes, 8 * out.width_bytes
         if sizes is None or number in (0.0, 1.0) or not math.isfinite(number):
             return self.fill(number, out)
-        word = str(sizes.constant(int(numpy_dtype(out.name).type(number).view(f"int{bits}"))))
+        word = str(sizes.constant(number, lambda one: int(numpy_dtype(out.name).type(one).view(f"int{bits}"))))
         narrow = word if bits == 64 else self.f.value(f"trunc i64 {word} to i{bits}")
         return broadcast(self.f, out.memory, self.lanes, self.f.value(f"bitcast i{bits} {narrow} to {out.memory}"))
 

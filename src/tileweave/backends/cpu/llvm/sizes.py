@@ -5,11 +5,16 @@ text. Where they are a `Word` each, the text loads them from the table of the ca
 words. A decision that an emitter takes from a word (``if extent % 16``) holds for the text: it is recorded, with its
 outcome. So `Table.of` says for other numbers whether the same text serves them, and with which table.
 
+What comes before an emitter decides from sizes too: what is merged, which axis runs in vectors. Where a program's sizes
+are a `Followed` each, these decisions are recorded as well, and the text holds for the very number only where it names
+one.
+
 Source: own.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,23 +34,56 @@ class Sizes:
         self.slots: list[int] = []
         self.parameters: list[int] = []
         self.results: tuple[int, ...] = ()
+        self.follows = False
+        """Whether the sizes of a program are followed, so that what texts for people say of them would count."""
+        self.functions: dict[str, Callable[[float], int]] = {}
+        self._bits: list[tuple[int, int]] = []
         self._known: dict[Any, Word] = {}
         self._decided: set[str] = set()
 
     def parameter(self, number: int) -> int:
-        """The next of the numbers that a table is made from."""
-        made = self._new(number)
-        self.parameters.append(made.place)
+        """The next of the numbers that a table is made from; of one that is followed, the word for it."""
+        made = self._new(_number(number))
+        if self.follows:
+            self.lines.append(f"{_text(made)} = {_text(number)}")
+        else:
+            self.parameters.append(made.place)
         return made
 
-    def constant(self, bits: int) -> int:
-        """The word for a constant of the program, of which equal ones share one."""
-        key = "constant", bits
-        if key not in self._known:
-            made = self._new(bits)
-            self.parameters.append(made.place)
-            self._known[key] = made
-        return self._known[key]
+    def followed(self, number: int) -> int:
+        """The next of the numbers that a table is made from, as a size of a program."""
+        self.follows = True
+        self.numbers.append(number)
+        self.parameters.append(len(self.numbers) - 1)
+        return Followed(self, number, len(self.numbers) - 1)
+
+    def followed_number(self, number: float) -> float:
+        """The next of the numbers that a table is made from, as a constant of a program."""
+        made = self.followed(0)
+        self.numbers[made.place] = number  # type: ignore[attr-defined, call-overload]
+        return FollowedNumber(self, number, made.place)  # type: ignore[attr-defined]
+
+    def constant(self, number: float, bits: Callable[[float], int]) -> int:
+        """The word for the bits of a constant of the program, of which equal ones share one."""
+        if not self.follows:
+            key = "constant", bits(number)
+            if key not in self._known:
+                made = self._new(key[1])
+                self.parameters.append(made.place)
+                self._known[key] = made
+            return self._known[key]
+        held: int = bits(number)
+        if isinstance(number, FollowedNumber):
+            name = f"bits{len(self.functions)}"
+            self.functions[name] = bits
+            self.numbers.append(held)
+            held = Followed(self, held, len(self.numbers) - 1)
+            self.lines.append(f"{_text(held)} = {name}({_text(number)})")
+        for other, word in self._bits:
+            if other == held:
+                return word
+        self._bits.append((held, self.parameter(held)))
+        return self._bits[-1][1]
 
     def table(self) -> tuple[int, ...]:
         """The table: what the text names, then the results."""
@@ -62,6 +100,8 @@ class Sizes:
         key = sign, str(_text(a)), str(_text(b))
         if key not in self._known:
             made = self._new(work(_number(a), _number(b)))
+            if all(isinstance(one, Followed) or not isinstance(one, Word) for one in (a, b)):
+                made = Followed(self, made.number, made.place)
             self.lines.append(f"{_text(made)} = {_text(a)} {sign} {_text(b)}")
             self._known[key] = made
         return self._known[key]
@@ -168,6 +208,65 @@ class Word(_Number):
         return self.number
 
 
+class Followed(Word):
+    """A size of a program: a number whose decisions are recorded. Where a text names it, it stays that number."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return str(self.__index__())
+
+    def __hash__(self) -> int:
+        return hash(self.__index__())
+
+    def __int__(self) -> int:
+        return self.__index__()
+
+    def __float__(self) -> float:
+        return float(self.__index__())
+
+    def __truediv__(self, other: float) -> Any:
+        return self.sizes.word("/", operator.truediv, self, other)  # type: ignore[arg-type]
+
+    def __rtruediv__(self, other: float) -> Any:
+        return self.sizes.word("/", operator.truediv, other, self)  # type: ignore[arg-type]
+
+    def bit_length(self) -> int:
+        """Of the very number."""
+        return self.__index__().bit_length()
+
+
+class FollowedNumber(float):
+    """A constant of a program that may depend on its sizes, such as the inverse of a count; finite, not 0 and not 1."""
+
+    __slots__ = ("place", "sizes")
+
+    def __new__(cls, sizes: Sizes, number: float, place: int) -> FollowedNumber:
+        made = super().__new__(cls, number)
+        made.sizes, made.place = sizes, place
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (int, float)):
+            return NotImplemented
+        return self.sizes.decision("==", operator.eq, self, other)  # type: ignore[arg-type]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(exactly(self))
+
+
+def exactly(number: float) -> float:
+    """A number as a constant of the text, which holds for this very one from then on."""
+    if not isinstance(number, FollowedNumber):
+        return number
+    plain = float.__float__(number)
+    number.sizes.decision("==", operator.eq, number, plain)  # type: ignore[arg-type]
+    return plain
+
+
 class Table:
     """The table of one text, for any numbers that it serves.
 
@@ -187,10 +286,15 @@ class Table:
         names = "".join(f"v{k}, " for k in sizes.parameters)
         lines = [f"{names}= numbers" if names else "pass", *reversed(kept)]
         lines.append(f"return ({''.join(f'{word}, ' for word in returned)})")
-        scope: dict[str, Any] = {}
+        scope: dict[str, Any] = {"inf": math.inf, **sizes.functions}
         exec("def of(numbers):\n  " + "\n  ".join(lines), scope)
         self.of: Callable[[Sequence[int]], tuple[int, ...] | None] = scope["of"]
         """The table for some numbers, in the order of the parameters; None where a decision falls otherwise."""
+
+
+def plain(size: int) -> int:
+    """A size as a constant of the text, which holds for this very number from then on; a word stays a word."""
+    return size.__index__() if isinstance(size, Followed) else size
 
 
 def known(size: object) -> bool:
@@ -202,9 +306,11 @@ def _is(value: int, number: int) -> bool:
     return isinstance(value, int) and not isinstance(value, Word) and value == number
 
 
-def _number(value: Word | int) -> int:
-    return value.number if isinstance(value, Word) else value
+def _number(value: Any) -> Any:
+    return value.number if isinstance(value, Word) else float.__float__(value) if isinstance(value, float) else value
 
 
-def _text(value: Word | int) -> str:
-    return f"v{value.place}" if isinstance(value, Word) else f"({value})" if value < 0 else str(value)
+def _text(value: Any) -> str:
+    if isinstance(value, (Word, FollowedNumber)):
+        return f"v{value.place}"
+    return f"({value})" if value < 0 else str(value)

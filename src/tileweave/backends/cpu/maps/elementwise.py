@@ -22,9 +22,9 @@ from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, emit_nest, emit_points
 from tileweave.backends.cpu.llvm.meanings import CHEAP, HEAVY, Registers, wide_of
-from tileweave.backends.cpu.llvm.sizes import known
+from tileweave.backends.cpu.llvm.sizes import known, plain
 from tileweave.backends.cpu.maps.blocks import LONG_ROW_BYTES, paged
-from tileweave.backends.cpu.maps.order import Shape, shape_of, with_sizes
+from tileweave.backends.cpu.maps.order import Shape, constants, shape_of, with_sizes
 from tileweave.backends.cpu.maps.pieces import SplitReduction, pieces_of
 from tileweave.backends.cpu.maps.points import Carried, Points
 from tileweave.backends.cpu.maps.tiles import PIECE, RUN, Crossing, crossing_of, emit_tiles
@@ -59,18 +59,18 @@ def emit_elementwise(
     shape = shape_of(op, elements, rivals, target)
     names = [f"p{k}" for k in range(len(op.operands))]
     f = Function(module, name, [("ptr", "env"), ("i64", "thread"), *(("ptr", p) for p in names)])
-    pointers = [f.at(f"%{p}", offset) for p, offset in zip(names, shape.offsets, strict=True)]
+    pointers = [f.at(f"%{p}", plain(offset)) for p, offset in zip(names, shape.offsets, strict=True)]
     stages = op.stages
     if not shape.free:
         points = Points(target, op, elements, rivals, shape.along.strides)
-        emit_nest(f, shape.dims, pointers, lambda moved: points.literal(f, moved))
+        emit_nest(f, constants(shape.dims), pointers, lambda moved: points.literal(f, moved))
     elif _maps(stages) and transposable(target, shape.dims, elements, plain=_plain(stages, elements)):
         only = stages[0]
 
         def meaning(g: Function, value: str, lanes: int) -> str:
             return Registers(g, target, lanes).value(only.kind, [(value, elements[0])], elements[1])
 
-        emit_transpose(f, target, shape.dims, elements, pointers, meaning, parallel=parallel)
+        emit_transpose(f, target, constants(shape.dims), elements, pointers, meaning, parallel=parallel)
     else:
         pieces = pieces_of(op, elements) if parallel and prod(dim.extent for dim in shape.outer) < _FEW else None
         if pieces is not None:
@@ -95,8 +95,8 @@ def emit_elementwise(
 
 def _emit_pieces(f: Function, target: Target, pieces: SplitReduction, rivals: Pairs) -> None:
     """Partial results, then what they come to; each in a function of its own."""
-    held = f.slot("i8", pieces.size_bytes)
-    starts = {o: f.at(held, place) for o, place in zip(pieces.results, pieces.places, strict=True)}
+    held = f.slot("i8", plain(pieces.size_bytes))
+    starts = {o: f.at(held, plain(place)) for o, place in zip(pieces.results, pieces.places, strict=True)}
     operands = [starts.get(o, f"%p{o}") for o in range(len(pieces.part_elements))]
     for k, part in enumerate(pieces.parts):
         name = f"{f.name}.part{k}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.llvm.elements import Element
+from tileweave.backends.cpu.llvm.sizes import plain
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, fuse
 from tileweave.teir.merged.order import Pairs, free
@@ -87,14 +88,21 @@ def with_sizes(shape: Shape, elements: tuple[Element, ...], size: Callable[[int]
     def mode(dim: Mode) -> Mode:
         if id(dim) not in made:
             least = _CONSTANT_ALONG if dim is shape.along else _CONSTANT
-            strides = dim.strides
-            if dim is not shape.along:
-                strides = tuple(s if s in (0, w, -w) else size(s) for s, w in zip(strides, widths, strict=True))
-            made[id(dim)] = Mode(dim.extent if dim.extent <= least else size(dim.extent), strides)
+            if dim is shape.along:
+                strides = tuple(map(plain, dim.strides))
+            else:
+                pairs = zip(dim.strides, widths, strict=True)
+                strides = tuple(plain(s) if s in (0, w, -w) else size(s) for s, w in pairs)
+            made[id(dim)] = Mode(plain(dim.extent) if dim.extent <= least else size(dim.extent), strides)
         return made[id(dim)]
 
     dims, sums, outer = (tuple(map(mode, dims)) for dims in (shape.dims, shape.sums, shape.outer))
     return replace(shape, dims=dims, along=mode(shape.along), sums=sums, outer=outer)
+
+
+def constants(dims: Sequence[Mode]) -> tuple[Mode, ...]:
+    """Axes with sizes that are constants of the text."""
+    return tuple(Mode(plain(dim.extent), tuple(map(plain, dim.strides))) for dim in dims)
 
 
 def _leading(op: MergedOp) -> int:

@@ -18,6 +18,7 @@ from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.meanings import Registers
+from tileweave.backends.cpu.llvm.sizes import plain
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Loop, MergedOp
 from tileweave.teir.merged.order import Pairs
@@ -67,7 +68,7 @@ def running_of(loop: Loop, target: Target, elements: tuple[Element, ...], rivals
     held = strides[1] == 0 and strides[2] != 0 and not {(0, 1), (1, 2)} & rivals
     if not held or set(elements) != {one} or not one.plain or target.lanes(one.width_bytes) < 2:
         return None
-    return Running(op, strides)
+    return Running(op, tuple(map(plain, strides)))
 
 
 def emit_running(module: Module, target: Target, name: str, running: Running, element: Element) -> None:
