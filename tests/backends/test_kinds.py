@@ -110,7 +110,7 @@ def test_values_have_the_bits_of_code_with_constant_sizes(seed: int, monkeypatch
             values = np.random.default_rng(seed)
             arrays = [
                 np.asarray(values.integers(-9, 9, max(1, high // np.dtype(name).itemsize)), name)
-                for _, _, _, _, high in kernel._wanted
+                for _, _, _, _, high in kernel._checks.wanted
             ]
             kernel(*arrays)
             results.append(arrays[-1])
@@ -178,7 +178,7 @@ def chain(which: str, m: int, n: int) -> teir.Program:
 
 def on_random(kernel: cpu.CpuKernel) -> list[np.ndarray[Any, Any]]:
     values = np.random.default_rng(1)
-    arrays = [values.random(high // dtype.itemsize, dtype=dtype) for _, dtype, _, _, high in kernel._wanted]
+    arrays = [values.random(high // dtype.itemsize, dtype=dtype) for _, dtype, _, _, high in kernel._checks.wanted]
     kernel(*arrays)
     return arrays
 
@@ -263,7 +263,8 @@ def test_products_that_begin_with_a_row_share_code(equation: str, dtype: str) ->
         own = cpu.compile(program, threads=1, cache=False)
         assert own.source == kernel.source
         arrays = [
-            np.random.default_rng(3).standard_normal(high // width).astype(f"f{width}") for *_, high in own._wanted
+            np.random.default_rng(3).standard_normal(high // width).astype(f"f{width}")
+            for *_, high in own._checks.wanted
         ]
         other = [array.copy() for array in arrays]
         kernel(*arrays)

@@ -69,7 +69,8 @@ def test_the_graph_of_a_model_is_shown(folder, capsys):
     ("words", "said"),
     [
         (["x=wide.npy"], "input 'x' is float32[2, 4], the array has shape (2, 5)"),
-        ([], "dimension 'batch' has no extent"),
+        ([], "no array for x float32[batch, 4]"),
+        ([], "legal  x=FILE.npy"),
         (["--bind", "batch=2"], "no array for x float32[2, 4]"),
         (["--bind", "batch=2", "x=wide.npy"], "input 'x' is float32[2, 4], the array has shape (2, 5)"),
         (["--bind", "batch=2", "q=x.npy"], "'q' is no input"),

@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from tileweave.errors import StorageError
+from tileweave.errors import GraphError, StorageError
 from tileweave.frontends.model import Model
 from tileweave.frontends.symbolic import SymbolicModel
 from tileweave.graph import Graph, Tensor
@@ -31,6 +31,8 @@ def run_model(options: argparse.Namespace) -> None:
 
     model = load(options.program, bind=_bindings(options.bind or []))
     arrays = _arrays(options.arguments, model)
+    if options.command == "run":
+        _check_complete(arrays, model)
     if isinstance(model, SymbolicModel):
         model = model.at(**model.extents(**arrays))
     results: list[Any] = list(model.outputs.values())
@@ -99,6 +101,17 @@ def _arrays(words: list[str], model: Model | SymbolicModel) -> dict[str, Any]:
         _once(name, made, "tileweave run MODEL")
         made[name] = _read(value)
     return made
+
+
+def _check_complete(arrays: Collection[str], model: Model | SymbolicModel) -> None:
+    """Refuses a run where an input has no array."""
+    types: dict[str, object] = {
+        name: kind.type if isinstance(kind, Tensor) else kind for name, kind in model.inputs.items()
+    }
+    missing = [f"{name} {kind}" for name, kind in types.items() if name not in arrays]
+    if missing and set(arrays) <= types.keys():  # what is no input is said first
+        legal = " ".join(f"{name}=FILE.npy" for name in types)
+        raise GraphError("tileweave run MODEL", f"no array for {', '.join(missing)}", legal=legal)
 
 
 def _once(name: str, made: Collection[str], where: str) -> None:

@@ -1,6 +1,6 @@
 """Code of a program again, for other extents and strides, where everything that was decided for it holds for these.
 
-A `Followed` text is written from a program whose sizes are followed (`tileweave.backends.cpu.llvm.sizes`): from the
+A `FollowedText` is written from a program whose sizes are followed (`tileweave.backends.cpu.llvm.sizes`): from the
 merging of its loops to the last instruction, each decision is recorded. For a program that differs in sizes alone, the
 recorded decisions are taken again, in some hundredths of a millisecond, and where they fall as they did the text is the
 one that would be written, so none is.
@@ -10,22 +10,26 @@ Source: own.
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tileweave.backends.cpu.llvm.sizes import Sizes, Table
-from tileweave.backends.cpu.memory import Bounds, scratch_offsets
-from tileweave.teir.ir.program import Primitive, Program
+from tileweave.backends.cpu.memory import rounded, scratch_offsets
+from tileweave.backends.cpu.nest import Nest, emit_program, table_at
+from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.analysis.calls import bounds
+from tileweave.teir.ir.form import number_of
+from tileweave.teir.ir.program import Program
+from tileweave.teir.merged.merge import merged
 
 KEPT = 16
 """Texts of one kind, the last used ones: each is asked before another one is written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class CallPlaces:
     """Where a call has things, in bytes.
 
     Args:
@@ -48,7 +52,8 @@ class FollowedText:
     """A text, and for which sizes it is.
 
     Args:
-        of: numbers of a program -> the table that the code reads and then all of `Places`; None where it is another's.
+        of: numbers of a program -> the table that the code reads and then all of `CallPlaces`; None where it
+            is another's.
         words: of the table that the code reads.
         scratch: names of the scratch tensors.
     """
@@ -57,7 +62,7 @@ class FollowedText:
     words: int
     scratch: tuple[str, ...]
 
-    def serves(self, numbers: Sequence[float]) -> tuple[tuple[int, ...], Places] | None:
+    def serves(self, numbers: Sequence[float]) -> tuple[tuple[int, ...], CallPlaces] | None:
         """The table and the places for a program's numbers; None where the text is not the one that it would get."""
         found = self.of(numbers)
         if found is None:
@@ -65,48 +70,18 @@ class FollowedText:
         end, shared, each, *rest = found[self.words :]
         count = len(self.scratch)
         bounds = tuple(zip(rest[count::2], rest[count + 1 :: 2], strict=True))
-        places = Places(bounds, dict(zip(self.scratch, rest, strict=False)), end, shared, each)
+        places = CallPlaces(bounds, dict(zip(self.scratch, rest, strict=False)), end, shared, each)
         return found[: self.words], places
-
-
-def kind_of_program(program: Program) -> Hashable | None:
-    """A program without its sizes; None where it is more than operations point by point."""
-    if any(primitive.operation == "Contraction" for primitive in program.primitives):
-        return None
-    axes = tuple([(a.id, tuple(map(bool, a.strides)), a.offsets) for a in program.axes])
-    tensors = tuple([(spec.name, spec.dtype, spec.role) for spec in program.tensors])
-    # repr: of metadata, 1 and True, 0.0 and -0.0 are equal
-    primitives = tuple(
-        [
-            (p.id, p.operation, p.axes, p.operands, None if _number(p) is not None else repr(p.metadata))
-            for p in program.primitives
-        ]
-    )
-    return program.name, program.profile, tensors, axes, program.roots, program.nodes, primitives
-
-
-def _number(primitive: Primitive) -> float | None:
-    """The number that a Fill writes, where it is one that may depend on sizes."""
-    if primitive.operation != "Fill" or len(primitive.metadata) != 1:
-        return None
-    name, value = primitive.metadata[0]
-    varies = name == "value" and type(value) is float and math.isfinite(value) and value not in (0.0, 1.0)
-    return value if varies else None  # type: ignore[return-value]
-
-
-def numbers_of(program: Program) -> list[float]:
-    """The sizes of a program that are followed, and numbers that may depend on them, in order."""
-    found: list[float] = [spec.size_bytes for spec in program.tensors if spec.role == "scratch"]
-    for axis in program.axes:
-        found += [axis.extent, *filter(None, axis.strides)]
-    return found + [number for number in map(_number, program.primitives) if number is not None]
 
 
 def followed(program: Program, sizes: Sizes) -> Program:
     """The same program, its sizes followed."""
     size = sizes.followed
     tensors = tuple(
-        [replace(spec, size_bytes=size(spec.size_bytes)) if spec.role == "scratch" else spec for spec in program.tensors]
+        [
+            replace(spec, size_bytes=size(spec.size_bytes)) if spec.role == "scratch" else spec
+            for spec in program.tensors
+        ]
     )
     axes = tuple(
         [
@@ -117,29 +92,23 @@ def followed(program: Program, sizes: Sizes) -> Program:
     primitives = tuple(
         [
             one if number is None else replace(one, metadata=(("value", sizes.followed_number(number)),))
-            for one, number in ((one, _number(one)) for one in program.primitives)
+            for one, number in ((one, number_of(one)) for one in program.primitives)
         ]
     )
     return replace(program, tensors=tensors, axes=axes, primitives=primitives)
 
 
-def text_of(
-    program: Program, sizes: Sizes, bounds: Bounds, begin: int, shared_bytes: int, thread_bytes: int
-) -> FollowedText:
-    """What a finished text is for.
-
-    Args:
-        program: whose sizes were followed.
-        sizes: what was recorded.
-        bounds: of its tensors, followed as well.
-        begin: the first free byte of a call's memory.
-        shared_bytes, thread_bytes: as `Places`.
-    """
-    scratch, end = scratch_offsets(program, bounds, begin)
-    spans = [bounds.get(spec.name, (0, 0)) for spec in program.tensors if spec.role != "scratch"]
-    places = end, shared_bytes, thread_bytes, *scratch.values(), *(byte for span in spans for byte in span)
-    sizes.results = places
-    return FollowedText(Table(sizes).of, len(sizes.slots), tuple(scratch))
+def write(program: Program, target: Target, threads: int) -> tuple[Nest, FollowedText]:
+    """The module of a well-formed program without contractions, and for which sizes it is."""
+    sizes = Sizes(follows=True)
+    own = followed(program, sizes)
+    nest = emit_program(merged(own), target, threads, sizes=sizes)
+    reach = bounds(own)
+    scratch, end = scratch_offsets(own, reach, rounded(8 * (table_at(own) + len(sizes.slots))))
+    spans = [reach.get(spec.name, (0, 0)) for spec in own.tensors if spec.role != "scratch"]
+    memory = end, nest.shared_bytes, nest.thread_bytes
+    sizes.results = (*memory, *scratch.values(), *(byte for span in spans for byte in span))
+    return nest, FollowedText(Table(sizes).of, len(sizes.slots), tuple(scratch))
 
 
 _TEXTS: dict[Hashable, list[tuple[weakref.ref[Any], FollowedText]]] = {}
@@ -147,7 +116,7 @@ KINDS = 1024
 """As many kinds are known, the last ones that were written."""
 
 
-def find(key: Hashable, numbers: Sequence[float]) -> tuple[Any, FollowedText, tuple[int, ...], Places] | None:
+def find(key: Hashable, numbers: Sequence[float]) -> tuple[Any, FollowedText, tuple[int, ...], CallPlaces] | None:
     """(a kernel of the same text, the text, its table, its places) for the numbers of a program; None: write one."""
     for kernel, text in _TEXTS.get(key, ()):
         alive = kernel()

@@ -15,28 +15,29 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tileweave.backends.calls import Wanted
+from tileweave.backends.cpu.checks import ArrayChecks, pairs_of
 from tileweave.backends.cpu.direct.arrange import Ordered, arranged_once, reordered
 from tileweave.backends.cpu.direct.emit import Packing
 from tileweave.backends.cpu.direct.match import match
-from tileweave.backends.cpu.followed import Places, find, followed, keep, kind_of_program, numbers_of, text_of
+from tileweave.backends.cpu.followed import CallPlaces, find, keep, write
 from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, family_of
-from tileweave.backends.cpu.llvm.sizes import Sizes, Table
-from tileweave.backends.cpu.memory import near, rounded, scratch_offsets, share_bytes
-from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, table_at, written
+from tileweave.backends.cpu.llvm.sizes import Table
+from tileweave.backends.cpu.memory import rounded, scratch_offsets
+from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
 from tileweave.backends.cpu.target.calls import Bound, direct_call, new_busy, taken_in_turn
 from tileweave.backends.cpu.target.jit import compile_ir, release
 from tileweave.backends.cpu.target.later import later
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings, check_settings
 from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.cpu.target.threads import pool
-from tileweave.backends.host import Block, address_of, arena, interface_address, owner, thread_count
+from tileweave.backends.host import Block, address_of, arena, interface_address, thread_count
 from tileweave.errors import BackendError
 from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.ir.dtypes import numpy_dtype
+from tileweave.teir.ir.form import kind_of, numbers_of
 from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.verify import verify
 from tileweave.teir.merged.form import Merged
@@ -79,12 +80,11 @@ class CpuKernel:
         """The bytes that are read of arrays before they are arranged."""
         extents = {**extents, **{name: (0, packing.size_bytes) for name, packing in nest.packings.items()}}
         ranges = [extents.get(spec.name, (0, 0)) for spec in self._specs]
-        self._wanted = [
+        wanted = [
             (spec.name, numpy_dtype(spec.dtype), spec.name in outputs, low, high)
             for spec, (low, high) in zip(self._specs, ranges, strict=True)
         ]
-        indices = range(len(self._specs))
-        self._pairs = [(j, k) for k in indices for j in range(k) if self._wanted[j][2] or self._wanted[k][2]]
+        self._checks = ArrayChecks(self, tuple(wanted), pairs_of([one[2] for one in wanted]))
         self._head = struct.Struct(f"={ENV_WORDS}q")
         self._bases = struct.Struct(f"={len(program.tensors)}q")
         self._objects = struct.Struct(f"={len(self._specs)}q")
@@ -169,22 +169,18 @@ class CpuKernel:
         made = object.__new__(CpuKernel)
         made.__dict__.update(self.__dict__)
         made._program, made._sized, made._plan = None, tuple(sizes), ""
-        made._wanted = [
-            (name, dtype, output, 0, end)
-            for (name, dtype, output, _, _), end in zip(self._wanted, found.ends, strict=True)
-        ]
+        made._checks = self._checks.of(made, [(0, end) for end in found.ends])
         made.settled, made._own = not found.lent, None
         end = rounded(self._sizes_at + 8 * len(found.table))
         made._arrange(found.variant, found.table, end, *found.table[-2:])
         return made
 
-    def again(self, how: _How, table: tuple[int, ...], places: Places) -> CpuKernel:
+    def again(self, how: _How, table: tuple[int, ...], places: CallPlaces) -> CpuKernel:
         """The kernel of a program that differs in sizes alone and has the same text."""
         made = object.__new__(CpuKernel)
         made.__dict__.update(self.__dict__)
         made._how, made._program, made._plan, made._over = how, how.program, "", None
-        spans = zip(self._wanted, places.bounds, strict=True)
-        made._wanted = [(name, dtype, output, low, high) for (name, dtype, output, _, _), (low, high) in spans]
+        made._checks = self._checks.of(made, places.bounds)
         made._scratch = places.scratch
         made._arrange(self._variant, table, places.end, places.shared_bytes, places.thread_bytes)
         return made
@@ -195,15 +191,15 @@ class CpuKernel:
         Raises:
             BackendError: arrays that are missing, of another type, read-only, too small, or that overlap.
         """
-        self._run(self._check(arrays))
+        self._run(self._checks.addresses(arrays))
 
     def run(self, arrays: Mapping[str, Array]) -> None:
         """Run on arrays by name; as `__call__` otherwise."""
         names = [spec.name for spec in self._specs]
         if not isinstance(arrays, Mapping):
-            raise self._error(f"{type(arrays).__name__} is given instead of a mapping of arrays by name")
+            raise self._checks.error(f"{type(arrays).__name__} is given instead of a mapping of arrays by name")
         if set(arrays) != set(names):
-            raise self._error(f"arrays are given for {', '.join(sorted(arrays)) or 'no tensor'}")
+            raise self._checks.error(f"arrays are given for {', '.join(sorted(arrays)) or 'no tensor'}")
         self(*(arrays[name] for name in names))
 
     def prepare(self, *arrays: Array) -> Callable[[], None]:
@@ -211,7 +207,7 @@ class CpuKernel:
 
         The arrays are kept alive. Calls of the result must not overlap in time.
         """
-        addresses = self._check(arrays)
+        addresses = self._checks.addresses(arrays)
         block = self._begin()
         self._point(block, addresses)
         entry, address = self._entry, block.address
@@ -227,7 +223,7 @@ class CpuKernel:
         made = []
         for spec, array in zip(self._specs, arrays, strict=True):
             if spec.name in self._given:
-                self._check_bounds(array, address_of(array), spec.name, *self._given[spec.name])
+                self._checks.check_bounds(array, address_of(array), spec.name, *self._given[spec.name])
             made.append(arranged_once(self._packings[spec.name], array) if spec.name in self._packings else array)
         return made
 
@@ -241,7 +237,7 @@ class CpuKernel:
 
     def bind(self, arrays: Sequence[Array]) -> Bound:
         """What a native loop calls to run on these arrays, which are checked now; calls of it must not overlap."""
-        addresses = self._check(tuple(arrays))
+        addresses = self._checks.addresses(tuple(arrays))
         first = min([*self._scratch.values(), self._shared_at])
         positions = [self._head.size + 8 * self.program.position(spec.name) for spec in self._specs]
         bound = Bound(self._variant.code, first, self._block_bytes - first, positions)
@@ -253,8 +249,7 @@ class CpuKernel:
                 if spec.role == "scratch":
                     bound.write(self._head.size + 8 * self.program.position(spec.name), base + self._scratch[spec.name])
 
-        bound.place, bound.check, spans = place, self._check_pairs, [one[3:] for one in self._wanted]
-        bound.check_columns = functools.partial(near, [(j, k, spans[j], spans[k]) for j, k in self._pairs])
+        bound.place, bound.check, bound.check_columns = place, self._checks.check_pairs, self._checks.near()
         for position, address in zip(positions, addresses, strict=True):
             bound.write(position, address)
         return bound
@@ -358,7 +353,7 @@ class CpuKernel:
             block = arena.take(size_bytes or self._block_bytes)
         except (OSError, OverflowError, MemoryError):
             problem = f"there is no memory for {self._block_bytes} bytes of scratch and packed operands"
-            raise self._error(problem, "scratch that fits in memory, or fewer threads") from None
+            raise self._checks.error(problem, "scratch that fits in memory, or fewer threads") from None
         self._fill(block.memory, memory or block.address)
         self._point(block, [0] * len(self._specs), memory)
         return block
@@ -380,61 +375,6 @@ class CpuKernel:
             ]
         self._bases.pack_into(block.memory, self._head.size, *addresses)
 
-    # ---- checks -------------------------------------------------------------------------------------------------
-
-    def _check(self, arrays: tuple[Array, ...]) -> list[int]:
-        """The addresses of arrays that the program may run on."""
-        if len(arrays) != len(self._specs):
-            raise self._error(f"{len(arrays)} arrays are given")
-        addresses = []
-        for array, (name, dtype, output, low, high) in zip(arrays, self._wanted, strict=True):
-            if not isinstance(array, np.ndarray) or (array.dtype is not dtype and not _holds(array.dtype, dtype)):
-                found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-                raise self._error(f"tensor {name!r} is given {found} instead of {dtype}")
-            flags = array.flags
-            if output and not flags.writeable:
-                raise self._error(f"tensor {name!r} is written, and its array is read-only")
-            address = address_of(array)
-            if not (low >= 0 and high <= array.nbytes and flags.c_contiguous):
-                self._check_bounds(array, address, name, low, high)
-            addresses.append(address)
-        self._check_pairs(addresses)
-        return addresses
-
-    def _check_pairs(self, addresses: Sequence[int]) -> None:
-        for j, k in self._pairs:
-            a, b = self._wanted[j], self._wanted[k]
-            if addresses[j] + a[3] < addresses[k] + b[4] and addresses[k] + b[3] < addresses[j] + a[4]:
-                self._check_pair(a[0], addresses[j], b[0], addresses[k])
-
-    def _check_bounds(self, array: Array, base: int, name: str, extent_low: int, extent_high: int) -> None:
-        low, high = np.lib.array_utils.byte_bounds(owner(array))
-        if extent_low < extent_high and (base + extent_low < low or base + extent_high > high):
-            raise self._error(
-                f"tensor {name!r}: the program touches bytes {extent_low} to {extent_high} from its base, "
-                f"and its array holds bytes {low - base} to {high - base}"
-            )
-
-    def _check_pair(self, name: str, base: int, name2: str, base2: int) -> None:
-        program = self.program
-        if base == base2 and may_alias(program, program.position(name), program.position(name2)):
-            return
-        if not share_bytes(program, (name, base), (name2, base2)):
-            return
-        raise self._error(
-            f"tensors {name!r} and {name2!r} share memory and one of them is written",
-            "separate memory, or the very same elements in the same order for elementwise operations",
-        )
-
-    def _error(self, problem: str, legal: str = "") -> BackendError:
-        wants = ", ".join(f"{spec.name} {spec.dtype}" for spec in self._specs)
-        return BackendError(
-            f"{self.program.name}(..)",
-            problem,
-            legal=legal or f"one array per tensor: {wants}",
-            facts={"source": self.source, "log": ""},
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class _How:
@@ -450,11 +390,6 @@ class _How:
 @functools.cache
 def _words(count: int) -> struct.Struct:
     return struct.Struct(f"={count}q")
-
-
-def _holds(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether an array's elements are those of a tensor: of its type, or truths, which are 1 or 0 of INT8."""
-    return found == wanted or (found == np.bool_ and wanted == np.int8)
 
 
 GENERAL = True
@@ -557,7 +492,8 @@ def compile(
 
 def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
     """A kernel by the code of its kind where that is there; else it is written."""
-    kind = kind_of_program(how.program) if cache and GENERAL and how.merge and how.settings == DEFAULT else None
+    points = all(primitive.operation != "Contraction" for primitive in how.program.primitives)
+    kind = kind_of(how.program) if points and cache and GENERAL and how.merge and how.settings == DEFAULT else None
     if kind is not None:
         return _followed(how, (kind, how.threads, how.target))
     form = merged(how.program, merge=how.merge)
@@ -589,15 +525,12 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
 def _followed(how: _How, key: Hashable) -> CpuKernel:
     """A kernel of a text that was written for other sizes and is right for these; else its text is written."""
     found = find(key, numbers_of(how.program))
+    made: CpuKernel
     if found is not None:
         like, text, table, places = found
         made = like.again(how, table, places)
     else:
-        sizes = Sizes()
-        program = followed(how.program, sizes)
-        nest = emit_program(merged(program), how.target, how.threads, sizes=sizes)
-        begin = rounded(8 * (table_at(program) + len(sizes.slots)))
-        text = text_of(program, sizes, bounds(program), begin, nest.shared_bytes, nest.thread_bytes)
+        nest, text = write(how.program, how.target, how.threads)
         code = compile_ir(nest.source, ("entry", "entry_objects"), how.target)
         made = CpuKernel(None, nest, Variant(code, None), None, how)
     keep(key, made, text)

@@ -3,6 +3,9 @@
 Each function yields the places that are wrong, with what is wrong there;
 `tileweave.teir.ir.verify` makes rules of them.
 
+A *kind* of programs is what those have in common that differ in sizes alone: in extents, strides other than 0, bytes of
+scratch tensors, and numbers that may come from them, as the inverse of a count.
+
 Source: own.
 """
 
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from tileweave.teir.ir.program import (
@@ -203,3 +206,100 @@ def depth(program: Program) -> Iterator[tuple[str, str]]:
         if count > DEPTH_LIMIT:
             yield f"node {id!r}", what
             return
+
+
+# ── kinds ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def kind_of(program: Program) -> Hashable | None:
+    """A program without its sizes; which extents are 1, and which strides 0, is no size. None where it may be no
+    program: construction checks nothing."""
+    if not isinstance(program, Program) or not _has_types(program):
+        return None
+    try:
+        hash(program)
+    except TypeError:
+        return None
+    axes = tuple([(a.id, a.extent == 1, tuple(map(bool, a.strides)), a.offsets) for a in program.axes])
+    tensors = tuple([(spec.name, spec.dtype, spec.role, spec.shape is None) for spec in program.tensors])
+    primitives = tuple([(p.id, p.operation, p.axes, p.operands, _metadata(p)) for p in program.primitives])
+    return program.name, program.profile, tensors, axes, program.roots, program.nodes, primitives
+
+
+def _has_types(program: Program) -> bool:
+    """Whether it is made of values of the types that it states, as far as its kind asks; identifiers are texts, since
+    1 equals True."""
+    parts = (program.tensors, program.axes, program.nodes, program.primitives)
+    if {*map(type, parts)} != {tuple}:
+        return False
+    if {type(one) for several in parts for one in several} - {TensorSpec, Axis, Iteration, Invocation, Primitive}:
+        return False
+    ids = [getattr(one, "id", "") for several in parts for one in several]
+    return {*map(type, ids)} <= {str} and all(type(a.strides) is type(a.offsets) is tuple for a in program.axes)
+
+
+def _metadata(primitive: Primitive) -> Hashable:
+    """What metadata say beside sizes: as text, since 1 equals True, and 0.0 equals -0.0."""
+    if not primitive.metadata:
+        return None
+    return repr(primitive.metadata) if number_of(primitive) is None else "a number"
+
+
+def number_of(primitive: Primitive) -> float | None:
+    """The number that a Fill writes, where it is one that may come from sizes: finite, not 0 and not 1."""
+    given = primitive.metadata
+    if primitive.operation != "Fill" or type(given) is not tuple or len(given) != 1 or type(given[0]) is not tuple:
+        return None
+    name, value = given[0] if len(given[0]) == 2 else ("", None)
+    if name != "value" or not isinstance(value, float) or value in (0.0, 1.0) or not math.isfinite(value):
+        return None
+    return value
+
+
+def numbers_of(program: Program) -> list[float]:
+    """The sizes of a program in order."""
+    found: list[float] = [spec.size_bytes for spec in program.tensors if spec.role == "scratch"]
+    for axis in program.axes:
+        found += [axis.extent, *filter(None, axis.strides)]
+    return found + [number for number in map(number_of, program.primitives) if number is not None]
+
+
+def sizes_fit(program: Program) -> bool:
+    """Whether the sizes of a program are positive integers, or strides, that address less than 2^63 bytes.
+
+    Of a kind of which one program is well formed, those are well formed of which this is true.
+    """
+    reach = [0] * len(program.tensors)
+    for axis in program.axes:
+        if {type(axis.extent), *map(type, axis.strides), *map(type, axis.offsets)} != {int}:
+            return False
+        if len(axis.strides) != len(reach) or len(axis.offsets) != len(reach) or not 0 < axis.extent < ADDRESS_LIMIT:
+            return False
+        last = axis.extent - 1
+        reach = [r + abs(o) + abs(s) * last for r, s, o in zip(reach, axis.strides, axis.offsets, strict=True)]
+    return all(_bytes_fit(program)) and max(reach, default=0) < ADDRESS_LIMIT
+
+
+def _bytes_fit(program: Program) -> Iterator[bool]:
+    for spec in program.tensors:
+        yield spec.shape is None and type(spec.size_bytes) is int
+        yield (spec.size_bytes > 0) == (spec.role == "scratch") and spec.size_bytes >= 0
+
+
+_KNOWN: dict[Hashable, None] = {}
+_KEPT = 1024
+"""Kinds of well-formed programs, the last ones."""
+
+
+def keep_known(program: Program) -> None:
+    """Have programs of the kind of a well-formed one known."""
+    kind = kind_of(program)
+    if kind is not None:
+        _KNOWN[kind] = None
+        while len(_KNOWN) > _KEPT:
+            _KNOWN.pop(next(iter(tuple(_KNOWN)), None), None)  # other threads may change it meanwhile
+
+
+def is_like_known(program: Program) -> bool:
+    """Whether it differs from a well-formed program in sizes alone, and these fit: then it is well formed."""
+    return kind_of(program) in _KNOWN and sizes_fit(program)

@@ -27,7 +27,7 @@ from typing import Literal
 from tileweave.errors import VerifyError
 from tileweave.teir.ir import form
 from tileweave.teir.ir.dtypes import DTYPES, FACTORS
-from tileweave.teir.ir.form import ADDRESS_LIMIT, is_finite, is_integer, shown, shown_tuple
+from tileweave.teir.ir.form import ADDRESS_LIMIT, is_finite, is_integer, is_like_known, keep_known, shown, shown_tuple
 from tileweave.teir.ir.policies import DOCUMENT_POLICIES, policies
 from tileweave.teir.ir.primitives import DOCUMENT_OPERATIONS, OperationSpec, operands_of, operation, operations
 from tileweave.teir.ir.program import First, Invocation, Iteration, Last, Primitive, Program
@@ -112,12 +112,13 @@ def verify(program: Program) -> None:
         VerifyError: the first problem, with the schedule tree; ``facts`` hold ``rule``, ``path`` and all ``problems``.
     """
     global _passed
-    if program is _passed:
+    if program is _passed or is_like_known(program):
         return
     found = problems(program)
     if found:
         raise failure("verify(program)", program, found)
     _passed = program
+    keep_known(program)
 
 
 def failure(where: str, program: Program, found: tuple[Problem, ...]) -> VerifyError:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import index
 
 from tileweave.errors import Undecided
 from tileweave.layout.core.search import first_collision
@@ -142,8 +143,8 @@ def injective(modes: tuple[Mode, ...], operand: int, width: int) -> bool:
     else:
         return True  # each axis steps over all that the shorter strides reach
     try:
-        strides = [mode.strides[operand] for mode in modes]
-        return first_collision([mode.extent for mode in modes], strides, width) is None
+        strides = [index(mode.strides[operand]) for mode in modes]
+        return first_collision([index(mode.extent) for mode in modes], strides, width) is None
     except Undecided:
         return False
 

@@ -6,8 +6,8 @@ words. A decision that an emitter takes from a word (``if extent % 16``) holds f
 outcome. So `Table.of` says for other numbers whether the same text serves them, and with which table.
 
 What comes before an emitter decides from sizes too: what is merged, which axis runs in vectors. Where a program's sizes
-are a `Followed` each, these decisions are recorded as well, and the text holds for the very number only where it names
-one.
+are a `FollowedSize` each, these decisions are recorded as well, and the text holds for the very number only where it
+names one.
 
 Source: own.
 """
@@ -26,16 +26,20 @@ else:
 
 
 class Sizes:
-    """The words of one text, while it is written; and ``results``, which whoever calls the code wants to know."""
+    """The words of one text, while it is written; and ``results``, which whoever calls the code wants to know.
 
-    def __init__(self) -> None:
+    Args:
+        follows: whether the sizes of a program are followed: then these alone make a table, and what is said of sizes
+            for people would count.
+    """
+
+    def __init__(self, *, follows: bool = False) -> None:
         self.numbers: list[int] = []
         self.lines: list[str] = []
         self.slots: list[int] = []
         self.parameters: list[int] = []
         self.results: tuple[int, ...] = ()
-        self.follows = False
-        """Whether the sizes of a program are followed, so that what texts for people say of them would count."""
+        self.follows = follows
         self.functions: dict[str, Callable[[float], int]] = {}
         self._bits: list[tuple[int, int]] = []
         self._known: dict[Any, Word] = {}
@@ -52,10 +56,9 @@ class Sizes:
 
     def followed(self, number: int) -> int:
         """The next of the numbers that a table is made from, as a size of a program."""
-        self.follows = True
         self.numbers.append(number)
         self.parameters.append(len(self.numbers) - 1)
-        return Followed(self, number, len(self.numbers) - 1)
+        return FollowedSize(self, number, len(self.numbers) - 1)
 
     def followed_number(self, number: float) -> float:
         """The next of the numbers that a table is made from, as a constant of a program."""
@@ -77,7 +80,7 @@ class Sizes:
             name = f"bits{len(self.functions)}"
             self.functions[name] = bits
             self.numbers.append(held)
-            held = Followed(self, held, len(self.numbers) - 1)
+            held = FollowedSize(self, held, len(self.numbers) - 1)
             self.lines.append(f"{_text(held)} = {name}({_text(number)})")
         for other, word in self._bits:
             if other == held:
@@ -100,8 +103,8 @@ class Sizes:
         key = sign, str(_text(a)), str(_text(b))
         if key not in self._known:
             made = self._new(work(_number(a), _number(b)))
-            if all(isinstance(one, Followed) or not isinstance(one, Word) for one in (a, b)):
-                made = Followed(self, made.number, made.place)
+            if all(isinstance(one, FollowedSize) or not isinstance(one, Word) for one in (a, b)):
+                made = FollowedSize(self, made.number, made.place)
             self.lines.append(f"{_text(made)} = {_text(a)} {sign} {_text(b)}")
             self._known[key] = made
         return self._known[key]
@@ -208,7 +211,7 @@ class Word(_Number):
         return self.number
 
 
-class Followed(Word):
+class FollowedSize(Word):
     """A size of a program: a number whose decisions are recorded. Where a text names it, it stays that number."""
 
     __slots__ = ()
@@ -240,8 +243,11 @@ class FollowedNumber(float):
     """A constant of a program that may depend on its sizes, such as the inverse of a count; finite, not 0 and not 1."""
 
     __slots__ = ("place", "sizes")
+    place: int
+    sizes: Sizes
 
     def __new__(cls, sizes: Sizes, number: float, place: int) -> FollowedNumber:
+        """A number with its place among those of a text."""
         made = super().__new__(cls, number)
         made.sizes, made.place = sizes, place
         return made
@@ -288,13 +294,13 @@ class Table:
         lines.append(f"return ({''.join(f'{word}, ' for word in returned)})")
         scope: dict[str, Any] = {"inf": math.inf, **sizes.functions}
         exec("def of(numbers):\n  " + "\n  ".join(lines), scope)
-        self.of: Callable[[Sequence[int]], tuple[int, ...] | None] = scope["of"]
+        self.of: Callable[[Sequence[float]], tuple[int, ...] | None] = scope["of"]
         """The table for some numbers, in the order of the parameters; None where a decision falls otherwise."""
 
 
 def plain(size: int) -> int:
     """A size as a constant of the text, which holds for this very number from then on; a word stays a word."""
-    return size.__index__() if isinstance(size, Followed) else size
+    return size.__index__() if isinstance(size, FollowedSize) else size
 
 
 def known(size: object) -> bool:

@@ -1,0 +1,197 @@
+"""A text serves a program of other sizes only where it is, with its table, the one that this program would get."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.backends import random_programs
+from tests.teir import rows
+
+import tileweave as tw
+from tileweave import teir
+from tileweave.backends import cpu
+from tileweave.backends.cpu import followed
+from tileweave.backends.cpu import kernel as kernels
+from tileweave.backends.cpu.nest import emit_program
+from tileweave.backends.cpu.target.target import Target
+from tileweave.teir.analysis.calls import bounds
+from tileweave.teir.ir.form import kind_of, numbers_of
+from tileweave.teir.merged.merge import merged
+
+TARGETS = [
+    Target("x86-64-v3", "", vector_bytes=32, registers=16, l3_bytes=1 << 20),
+    Target("x86-64-v4", "", vector_bytes=64, registers=32),
+]
+
+
+def dense(shape: tuple[int, ...], dtype: str = "FP32", gap: int = 0) -> teir.Operand:
+    array = np.empty((*shape[:-1], shape[-1] + gap), np.int8)[..., : shape[-1]]
+    return teir.Operand(tw.layout.strided(shape, array.strides), dtype)
+
+
+def random_rows(rng: random.Random) -> teir.Program:
+    """A softmax, a norm, a chain, a reduction, a running sum, or a rearrangement, of random extents."""
+    shape = tuple(int(2 ** rng.uniform(0, 9)) for _ in range(rng.choice((1, 2, 2, 3))))
+    dtype, gap = rng.choice(("FP32", "FP32", "FP64", "FP16")), rng.choice((0, 0, 3))
+    x, out = dense(shape, dtype, gap), dense(shape, dtype)
+    kind = rng.randrange(8)
+    letters = "abc"[: len(shape)]
+    if kind == 0:
+        return rows.softmax(x, out, log=rng.random() < 0.3)
+    if kind == 1:
+        return rows.layer_norm(x, out)
+    if kind == 2:
+        return rows.rms_norm(x, out, dense(shape[-1:], dtype))
+    if kind == 3:
+        kept = "".join(letter for letter in letters if rng.random() < 0.5)
+        made = dense(tuple(shape[letters.index(letter)] for letter in kept) or (1,), dtype)
+        if kept and kept != letters:
+            return teir.emit_reduction(rng.choice(("sum", "max")), x, made, f"{letters}->{kept}")
+    if kind == 4:
+        order = list(range(len(shape)))
+        rng.shuffle(order)
+        turned = dense(tuple(shape[k] for k in order), dtype)
+        return teir.emit_copy(x, turned, f"{letters}->{''.join(letters[k] for k in order)}")
+    if kind == 5 and dtype != "FP16":
+        return teir.emit_running("sum", x, out, rng.randrange(len(shape)))
+    if kind == 6 and dtype != "FP16":
+        axis = rng.randrange(len(shape))
+        places = tuple(n for k, n in enumerate(shape) if k != axis) or (1,)
+        if len(shape) > 1:
+            return teir.emit_place("max", x, dense(places, "INT64"), axis)
+    steps = [("Fill", (rng.choice((0.5, 0.25, 1.0)),), dtype), ("Mul", (0, -1)), ("Exp", (-2,)), ("Add", (-3, 0))]
+    return teir.emit_chain(steps, [x], out, name="chain")
+
+
+def resized(program: teir.Program, rng: random.Random) -> teir.Program:
+    """The same program with some other sizes, of the same kind."""
+
+    def extent(n: int) -> int:
+        return n if n == 1 or rng.random() < 0.4 else rng.choice((2, 3, 15, 16, 17, 64, 65, 128, 200, 1000, n + 1))
+
+    def stride(s: int) -> int:
+        return s if not s or rng.random() < 0.6 else s * rng.choice((1, 2, 3, -1, 17))
+
+    axes = tuple(replace(a, extent=extent(a.extent), strides=tuple(map(stride, a.strides))) for a in program.axes)
+    tensors = tuple(replace(t, size_bytes=t.size_bytes * 1000) if t.size_bytes else t for t in program.tensors)
+    return replace(program, axes=axes, tensors=tensors)
+
+
+def check(program: teir.Program, text: followed.FollowedText, source: str, target: Target, threads: int) -> bool:
+    """Whether a text serves a program; if so, all of it is what the program would get."""
+    found = text.serves(numbers_of(program))
+    if found is None:
+        return False
+    table, places = found
+    nest = emit_program(merged(program), target, threads, general=True)
+    assert nest.sizes is not None
+    assert nest.source == source
+    assert nest.sizes.table()[: text.words] == table
+    reach = bounds(program)
+    outside = [spec for spec in program.tensors if spec.role != "scratch"]
+    assert places.bounds == tuple(reach.get(spec.name, (0, 0)) for spec in outside)
+    ends = {spec.name: places.scratch[spec.name] + spec.size_bytes for spec in program.tensors if spec.size_bytes}
+    starts = sorted(places.scratch.values())
+    assert (
+        all(end <= starts[k + 1] for k, end in enumerate(sorted(ends.values())[:-1]))
+        and max(ends.values(), default=0) <= places.end
+    )
+    return True
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.cpu)
+@pytest.mark.parametrize("block", range(4))
+def test_served_programs_would_get_the_same_text_and_table(target: Target, block: int) -> None:
+    rng = random.Random(block)
+    known: dict[object, list[tuple[followed.FollowedText, str]]] = {}
+    served = 0
+    for number in range(60):
+        threads = rng.choice((1, 2))
+        first = random_rows(rng) if number % 3 else random_programs.any_program(rng.randrange(10**6))
+        if any(primitive.operation == "Contraction" for primitive in first.primitives):
+            continue
+        for program in (first, *(resized(first, rng) for _ in range(4))):
+            if teir.problems(program) or kind_of(program) is None:
+                continue
+            texts = known.setdefault((kind_of(program), threads), [])
+            served += sum(check(program, text, source, target, threads) for text, source in texts)
+            try:
+                nest, text = followed.write(program, target, threads)
+            except tw.TileweaveError:  # scratch memory is too small
+                continue
+            texts.append((text, nest.source))
+            assert check(program, text, nest.source, target, threads), f"seed {block}, {number}"
+    assert served > 20
+
+
+def test_the_inverse_of_a_count_comes_from_the_table() -> None:
+    shared = set()
+    for rows_, width in ((40, 96), (48, 160), (64, 224)):
+        x = np.random.default_rng(width).standard_normal((rows_, width), dtype=np.float32)
+        program = rows.layer_norm(dense_of(x), dense_of(x))
+        kernel, out = cpu.compile(program, threads=1), np.empty_like(x)
+        kernel(x, out)
+        mean, variance = x.mean(1, keepdims=True), x.var(1, keepdims=True)
+        np.testing.assert_allclose(out, (x - mean) / np.sqrt(variance + 1e-5), rtol=1e-4, atol=1e-5)
+        shared.add(id(kernel._variant))
+    assert len(shared) < 3
+
+
+def dense_of(array: np.ndarray) -> teir.Operand:
+    return dense_bytes(array.shape, array.strides)
+
+
+def dense_bytes(shape: tuple[int, ...], strides: tuple[int, ...]) -> teir.Operand:
+    return teir.Operand(tw.layout.strided(shape, [s // 4 for s in strides]), "FP32")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_values_of_kernels_again_have_the_bits_of_their_own_code(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    for _ in range(6):
+        x = np.random.default_rng(seed).standard_normal((rng.randrange(1, 90), rng.randrange(1, 300)), dtype=np.float32)
+        program, results = rows.softmax(dense_of(x), dense_of(x)), []
+        for own in (False, True):
+            if own:
+                monkeypatch.setattr(kernels, "find", lambda *_: None)
+            out = np.empty_like(x)
+            cpu.compile(replace(program, name=f"own {own}" if own else "again"), threads=rng.choice((1, 2)))(x, out)
+            results.append(out)
+        monkeypatch.undo()
+        assert results[0].tobytes() == results[1].tobytes()
+
+
+def broken(program: teir.Program, rng: random.Random) -> teir.Program:
+    """The same program with one size that may be none."""
+    if program.axes and rng.random() < 0.8:
+        axis = rng.choice(program.axes)
+        strides = list(axis.strides)
+        if strides and rng.random() < 0.5:
+            strides[rng.randrange(len(strides))] = rng.choice((2**61, 0, -4, 4.0, True, "4", 12))
+            other = replace(axis, strides=tuple(strides))
+        else:
+            other = replace(axis, extent=rng.choice((0, -1, 1, 2, 3.0, True, 2**62, 2**63, "3")))
+        return replace(program, axes=tuple(other if one is axis else one for one in program.axes))
+    tensors = [replace(t, size_bytes=rng.choice((0, -1, 64, 64.0, True))) for t in program.tensors]
+    return replace(program, tensors=tuple(rng.choice(pair) for pair in zip(tensors, program.tensors, strict=True)))
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_a_program_like_a_well_formed_one_is_refused_for_its_sizes_alone(block: int) -> None:
+    rng = random.Random(block)
+    refused = 0
+    for _ in range(60):
+        program = random_rows(rng) if rng.random() < 0.4 else random_programs.any_program(rng.randrange(10**6))
+        teir.verify(program)
+        for _ in range(6):
+            other = broken(resized(program, rng), rng)
+            if teir.problems(other):
+                refused += 1
+                with pytest.raises(tw.errors.VerifyError):
+                    teir.verify(other)
+            else:
+                teir.verify(other)
+    assert refused > 30
