@@ -21,8 +21,8 @@ from tileweave.graph.ir.dtypes import is_floating, wide_type
 from tileweave.graph.ir.forms import Form, given_parameters, integer, sizes_form
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType, Value
 from tileweave.graph.ir.resolve import strided_view
-from tileweave.graph.ir.select import concat, flip, full, permute, slice_, squeeze, unsqueeze
-from tileweave.graph.ir.sugar import public
+from tileweave.graph.ir.select import concat, full, permute, slice_, squeeze, unsqueeze
+from tileweave.graph.ir.sugar import FUNCTIONS, public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.along import partly_whole, reshape
 from tileweave.graph.ops.elementwise import add, cast, common_type, divide, equal, maximum
@@ -314,7 +314,7 @@ def apart(x: Tensor, stride: Sequence[int]) -> Tensor:
 
 
 def _conv_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """Both gradients are convolutions: of the spread dy with the turned filters, and of x with dy as the filter."""
+    """A transposed convolution of dy with the filters, and a convolution of x with dy as the filter."""
     x, w = operation.input("x"), operation.input("w")
     stride, dilation, groups = (operation.parameter(name) for name in ("stride", "dilation", "groups"))
     rank, filters, channels = len(stride), w.shape[0] // groups, w.shape[1]
@@ -326,11 +326,8 @@ def _conv_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Cal
         return slice_(t, t.type.box.with_range(dim, k * size, (k + 1) * size))
 
     def to_x() -> Tensor:
-        wide = apart(dy, stride)
-        margin = [(d * (n - 1), d * (n - 1)) for n, d in zip(w.shape[2:], dilation, strict=True)]
-        wide = pad(wide, [(0, 0), (0, 0), *margin])
-        turned = concat([swapped(group(w, k, filters, 0)) for k in range(groups)], 0)
-        return conv(wide, flip(turned, tuple(range(2, rank + 2))), dilation=dilation, groups=groups)
+        made: Tensor = FUNCTIONS["conv_transpose"](dy, w, stride=stride, dilation=dilation, groups=groups)
+        return made
 
     def to_w() -> Tensor:
         parts = []

@@ -117,12 +117,12 @@ def _cut(keys: Keys, target: Target, rows: int, extent: int, threads: int) -> di
     def halved() -> None:
         nonlocal segments, length
         segments *= 2
-        length = -(-extent // segments)
+        length = -(-extent // (segments * lanes)) * lanes  # runs are merged a vector at a time
 
-    while length > most or (rows * segments < lanes and length > _FEWEST):
+    while length > most or (rows * segments < lanes and length >= 2 * _FEWEST):
         halved()
     shared = threads > 1 and -(-rows // max(1, lanes // segments)) < threads
-    while shared and segments < lanes * threads and length > _FEWEST:
+    while shared and segments < lanes * threads and length >= 2 * _FEWEST:
         halved()
     shared = shared and segments >= lanes
     columns = max(lanes, segments)

@@ -42,7 +42,7 @@ def sort_code(keys: Keys, target: Target) -> Code:
     """The code that sorts rows of any number and length."""
     module = Module()
     network = Network(module, keys, target)
-    emit_merges(module, keys)
+    emit_merges(module, keys, network.lanes)
     _Batch(module, network)
     _emit_written(module, keys, target)
     _emit_groups(module, keys, network.lanes)

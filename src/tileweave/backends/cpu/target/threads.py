@@ -1,10 +1,11 @@
 """Threads that run machine code without Python.
 
 The pool's threads are native: they look for work for a fraction of a millisecond, then sleep on a condition variable.
-One parallel loop runs at a time; a caller that finds the pool busy runs its own loop alone, so nothing can deadlock and
-no result depends on who ran what. Each thread has a range of the tasks, the same in every loop of so many, so that it
-meets what it read and wrote the time before in its own cache; it claims them one by one from the range's counter, then
-those that are left of other ranges, which balances them.
+Who wakes them lets go of the mutex first, or they would wait for it at once; a thread that was about to sleep is asleep
+by then, or has seen the loop. One parallel loop runs at a time; a caller that finds the pool busy runs its own loop
+alone, so nothing can deadlock and no result depends on who ran what. Each thread has a range of the tasks, the same in
+every loop of so many, so that it meets what it read and wrote the time before in its own cache; it claims them one by
+one from the range's counter, then those that are left of other ranges, which balances them.
 
 The pool is never taken down: its memory and code stay for the life of the process. After a fork the child begins anew.
 """
@@ -145,8 +146,8 @@ wake:
   %mutex = getelementptr i8, ptr %pool, i64 MUTEX
   %condition = getelementptr i8, ptr %pool, i64 CONDITION
   %w0 = call i32 @pthread_mutex_lock(ptr %mutex)
-  %w1 = call i32 @pthread_cond_broadcast(ptr %condition)
-  %w2 = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %w1 = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %w2 = call i32 @pthread_cond_broadcast(ptr %condition)
   br label %work
 work:
   call void @tasks(ptr %pool, ptr %function, ptr %context, i64 %count, i64 %threads, i64 0)
