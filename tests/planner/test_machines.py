@@ -2,8 +2,9 @@ from importlib import import_module
 
 import pytest
 
+from tileweave.backends import host
 from tileweave.errors import DtypeError, PlanError
-from tileweave.planner import machines
+from tileweave.planner import Machine, machines
 from tileweave.planner.machines import bytes_from, to_toml
 from tileweave.words import size_text
 
@@ -78,6 +79,28 @@ def test_machines_of_any_host_read_back(last, tmp_path, monkeypatch):
         used = machines(count)
         path.write_text(to_toml(used))
         assert machines(path) == used
+
+
+def test_caches_in_code_increase_as_in_files():
+    with pytest.raises(PlanError, match="sizes that increase"):
+        Machine("a", MIB, caches=((2048, 1e9), (1024, 2e9)))
+
+
+def test_a_rate_that_is_given_replaces_those_of_element_types(tmp_path):
+    path = tmp_path / "m.toml"
+    path.write_text("[[machine]]\nflops = { float16 = 4e11 }\nfunctions_per_second = 1e9")
+    one = machines(path, flops_per_second=1e10).machines[0]
+    assert (one.rate("float16"), one.rate("float32"), one.functions_per_second) == (1e10, 1e10, None)
+    assert machines(path).machines[0].rate("float16") == 4e11
+
+
+@pytest.mark.parametrize(("shared", "processors", "caches"), [("0-7", 32, 4), ("0-3,64-67", 128, 16), ("5", 2, 2)])
+def test_last_caches_are_as_many_as_processors_need(shared, processors, caches, tmp_path, monkeypatch):
+    (tmp_path / "index3").mkdir()
+    (tmp_path / "index3" / "shared_cpu_list").write_text(shared + "\n")
+    monkeypatch.setattr(host, "_CACHES", tmp_path)
+    monkeypatch.setattr(host.os, "cpu_count", lambda: processors)
+    assert host.last_caches.__wrapped__() == caches
 
 
 def test_a_missing_file_is_refused():

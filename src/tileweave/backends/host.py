@@ -36,6 +36,7 @@ __all__ = [
     "empty",
     "fills_its_memory",
     "interface_address",
+    "last_caches",
     "span",
     "thread_count",
 ]
@@ -395,14 +396,16 @@ def thread_count(where: str, threads: object) -> int:
     return min(int(wanted), _MOST_THREADS)
 
 
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
 @functools.cache
 def cache_bytes() -> tuple[int, int, int]:
-    """Bytes of the data caches L1, L2, L3 as Linux tells them; modest guesses elsewhere."""
+    """Bytes of the data caches L1, L2, L3 of the first processor as Linux tells them; modest guesses elsewhere."""
     found = {1: 32 * 1024, 2: 512 * 1024, 3: 8 * 1024 * 1024}
-    root = Path("/sys/devices/system/cpu/cpu0/cache")
     units = {"K": 1024, "M": 1024**2, "G": 1024**3}
     try:
-        for entry in sorted(root.glob("index*")):
+        for entry in sorted(_CACHES.glob("index*")):
             if (entry / "type").read_text().strip() == "Instruction":
                 continue
             size = (entry / "size").read_text().strip()
@@ -410,3 +413,15 @@ def cache_bytes() -> tuple[int, int, int]:
     except (OSError, ValueError, KeyError):
         pass
     return found[1], found[2], found[3]
+
+
+@functools.cache
+def last_caches() -> int:
+    """How many caches L3 the host has, taking each to serve as many processors as the first one's; 1 where it is not
+    known."""
+    try:
+        ranges = (_CACHES / "index3" / "shared_cpu_list").read_text().strip().split(",")
+    except OSError:
+        return 1
+    edges = [[int(edge) for edge in one.split("-")] for one in ranges]
+    return max(1, (os.cpu_count() or 1) // sum(edge[-1] - edge[0] + 1 for edge in edges))

@@ -69,7 +69,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tileweave.backends.base import OfDevice, backend
-from tileweave.backends.host import cache_bytes
+from tileweave.backends.host import cache_bytes, last_caches
 from tileweave.errors import BackendError, PlanError
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.words import size_text
@@ -136,6 +136,9 @@ class Machine:
     functions_per_second: float | None = None
     caches: tuple[tuple[int, float], ...] = ()
     crossing: float = 1.0
+
+    def __post_init__(self) -> None:
+        _increasing("Machine(caches)", self.caches)
 
     def rate(self, dtype: str) -> float:
         """Operations per second on an element type."""
@@ -318,7 +321,7 @@ def machines(
         count: how many, or the path of a TOML file, or machines to change.
         memory: of each machine, as bytes or text such as ``"2GiB"``; this host's memory, shared equally, by default.
         cores: threads per machine.
-        flops_per_second: per machine, of functions too.
+        flops_per_second: per machine, of every element type and of functions too.
         bytes_per_second: memory bandwidth per machine, in caches too.
         link_bytes_per_second: into each machine.
         task_seconds: the runtime's own cost of one task.
@@ -344,7 +347,7 @@ def machines(
         out = _equal(count, share, threads)
     each: dict[str, Any] = {}
     if flops_per_second is not None:  # rates that go with others than those given would say nothing
-        each["functions_per_second"] = None
+        each |= {"functions_per_second": None, "flops": ()}
     if bytes_per_second is not None:
         each |= {"caches": (), "crossing": 1.0}
     if memory is not None:
@@ -383,7 +386,7 @@ def _equal(count: int, memory_bytes: int, cores: int) -> Machines:
     """Machines of this host: the same value for the same numbers, so that a plan of a graph is known again at once."""
     memory = min(CORE_BYTES_PER_SECOND * cores, MOST_BYTES_PER_SECOND)
     _, second, last = cache_bytes()
-    held = second * cores, last // count
+    held = second * cores, last * last_caches() // count
     near, far = ((size, rate * cores) for size, rate in zip(held, CORE_CACHE_BYTES_PER_SECOND, strict=True))
     caches = (near, far) if far[0] > near[0] else (near,)
     one = Machine("", memory_bytes, cores, 50e9 * cores, memory, caches=caches, crossing=CROSSING)
@@ -548,10 +551,14 @@ def _machine(where: str, values: dict[str, Any]) -> Machine:
 def _caches(where: str, rows: object) -> tuple[tuple[int, float], ...]:
     if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 2 for row in rows):
         raise PlanError(where, f"caches is {rows!r}", legal="[[bytes, bytes per second], ..]")
-    found = [(bytes_from(size, where), _positive(where, "caches", rate)) for size, rate in rows]
-    if any(one[0] >= other[0] for one, other in pairwise(found)):
-        raise PlanError(where, f"caches is {rows!r}", legal="sizes that increase")
-    return tuple(found)
+    found = tuple((bytes_from(size, where), _positive(where, "caches", rate)) for size, rate in rows)
+    _increasing(where, found)
+    return found
+
+
+def _increasing(where: str, caches: Sequence[tuple[int, float]]) -> None:
+    if any(one[0] >= other[0] for one, other in pairwise(caches)):
+        raise PlanError(where, f"caches is {list(map(list, caches))}", legal="sizes that increase")
 
 
 def _level(where: str, row: dict[str, Any]) -> Level:

@@ -135,7 +135,8 @@ class Placement:
         """The Axe layout, on the grid rounded up to whole runs of waves.
 
         With a run it is that of the parts, then of the blocks of a part, rounded up to whole runs and without those
-        that are left.
+        that are left. Where the last owners have a block less (`short`), no layout says which blocks are whose, since
+        their runs start at no multiple of the run: `runs` and `machine` do.
         """
         start = Coord((("machine", self.offset),)) if self.offset else Coord()
         if self.run:

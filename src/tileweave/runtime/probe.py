@@ -21,7 +21,7 @@ import numpy as np
 
 from tileweave import graph as g
 from tileweave import lower
-from tileweave.backends.host import cache_bytes
+from tileweave.backends.host import cache_bytes, last_caches
 from tileweave.errors import PlanError, RunError
 from tileweave.planner import Machine, Machines, Plan, machines
 from tileweave.planner.count import EFFICIENCY
@@ -116,7 +116,7 @@ def _bytes_per_second(seconds: float, size: int = BYTES, apart: float = 0.0) -> 
 
 def _caches(seconds: float, apart: float) -> tuple[tuple[int, float], ...]:
     """(working set, rate) of ever larger ones, up to what the last cache holds."""
-    last = max(cache_bytes()[2], LEAST_WORKING_SET)
+    last = max(cache_bytes()[2] * last_caches(), LEAST_WORKING_SET)
     sizes = [1 << power for power in range(LEAST_WORKING_SET.bit_length() - 1, last.bit_length())]
     each = seconds / len(sizes)
     return tuple((size, _bytes_per_second(each, size // 2, apart) / EFFICIENCY) for size in sizes)
