@@ -10,7 +10,7 @@ is relu(x @ w) from .npy to .npy, x of eight squares (2 GiB at 8192): a worker m
 writes it where it belongs; both have it on the disk when they end. ``heat`` is a hundred steps of five points: by hand
 an actor per panel of rows, which keeps it and exchanges rows with its neighbours. Rounds alternate; ``times_by_hand``
 is the median of the rounds' ratios. ``bytes`` and ``by_hand_bytes`` are what the driver puts and gets, counted on the
-arrays, and what goes from one worker to another: by the plan, and by what is written here.
+arrays, and what goes from one worker to another: as the events of a run say, and by what is written here.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from gemm import about, emit
 
 import tileweave as tw
 from tileweave.graph import stencil
+from tileweave.runtime.events import Progress
 
 Array = np.ndarray[Any, Any]
-Call = Callable[[], Any]
+Call = Callable[..., Any]
 PROGRAMS = ("relu", "mlp", "columns", "files", "heat")
 STEPS, FLOW = 100, 0.2
 STRIPS = 8
@@ -199,8 +200,8 @@ def calls(program: str, size: int, workers: int, folder: Path) -> tuple[Call, Ca
             lambda name=name: zarr.open_array(str(folder / name), mode="r")[...] for name in ("own.zarr", "hand.zarr")
         ]
 
-        def own() -> Any:
-            tw.run(plan, runtime="ray", threads=workers)
+        def own(listeners: Sequence[Any] = ()) -> Any:
+            tw.run(plan, runtime="ray", threads=workers, listeners=listeners)
 
         own(), hand()
         np.testing.assert_array_equal(read[0](), read[1]())
@@ -214,8 +215,8 @@ def calls(program: str, size: int, workers: int, folder: Path) -> tuple[Call, Ca
         plan = tw.plan(tw.sink(y, folder / "own.npy", overwrite=True), machines)
         hand = files_by_hand(folder, y.shape, workers)
 
-        def into_file() -> Any:
-            tw.run(plan, runtime="ray", threads=workers)
+        def into_file(listeners: Sequence[Any] = ()) -> Any:
+            tw.run(plan, runtime="ray", threads=workers, listeners=listeners)
 
         into_file(), hand()
         made = [np.load(folder / name, mmap_mode="r") for name in ("own.npy", "hand.npy")]
@@ -239,8 +240,8 @@ def calls(program: str, size: int, workers: int, folder: Path) -> tuple[Call, Ca
 def checked(plan: Any, hand: Call, moved: int, workers: int) -> tuple[Call, Call, int, Any]:
     """What runs the plan, beside the program by hand, whose result is the same."""
 
-    def run() -> Any:
-        return tw.run(plan, runtime="ray", threads=workers)
+    def run(listeners: Sequence[Any] = ()) -> Any:
+        return tw.run(plan, runtime="ray", threads=workers, listeners=listeners)
 
     np.testing.assert_allclose(run(), hand(), rtol=1e-3, atol=1e-3)
     return run, hand, moved, plan
@@ -269,6 +270,7 @@ def main() -> None:
                     call()
                     took[call] = time.perf_counter() - began
                 seconds.append((took[own], took[hand]))
+            events: list[Any] = []
             emit(
                 {
                     **about(given.threads),
@@ -278,7 +280,8 @@ def main() -> None:
                     "tileweave_ms": round(1e3 * min(one for one, _ in seconds), 1),
                     "by_hand_ms": round(1e3 * min(other for _, other in seconds), 1),
                     "times_by_hand": round(statistics.median(one / other for one, other in seconds), 3),
-                    "bytes": counted(own) + plan.bytes_moved,
+                    "bytes": counted(lambda own=own, events=events: own([events.append]))
+                    + sum(event.bytes_moved for event in events if isinstance(event, Progress)),
                     "by_hand_bytes": counted(hand) + moved,
                     "tasks": plan.tasks,
                 }

@@ -8,10 +8,14 @@ from plans import random_plan, rows_plan
 from random_graphs import random_graph
 
 from tileweave import graph as g
+from tileweave import lower
 from tileweave.lower.reads import gather
-from tileweave.planner import machines
+from tileweave.planner import Plan, machines
+from tileweave.planner.simulate import costed
+from tileweave.planner.steps import steps_of
+from tileweave.runtime.io import files as io
 from tileweave.runtime.local import store
-from tileweave.runtime.prepare import prepare
+from tileweave.runtime.prepare import Prepared, prepare
 from tileweave.runtime.ray import units as units_module
 from tileweave.runtime.ray.units import Unit, units
 from tileweave.runtime.ray.worker import run_unit
@@ -20,9 +24,8 @@ from tileweave.runtime.run import _open_destinations, _opened_sources
 ROOM = 1 << 40
 
 
-def run_units(plan: Any, made: tuple[Unit, ...]) -> list[Any]:
+def run_units(prepared: Prepared, made: tuple[Unit, ...]) -> list[Any]:
     """What workers and driver do, without a cluster: each unit sees its arguments and nothing else."""
-    prepared = prepare(plan)
     gave: dict[tuple[int, Any], Any] = {}
     done: set[int] = set()
     with _opened_sources(prepared, {}) as sources:
@@ -52,17 +55,17 @@ def of_random(seed: int, dtype: str = "int64") -> tuple[Any, list[Any]]:
 def test_units_hold_every_task_once_and_compute_what_the_graph_means() -> None:
     for seed in range(15):
         plan, tensors = of_random(seed)
-        made = units(prepare(plan), [ROOM] * 3)
+        prepared, made = units(prepare(plan), [ROOM] * 3)
         assert sorted(task.number for unit in made for task in unit.tasks) == list(range(plan.tasks))
         assert all(len({task.machine for task in unit.tasks}) == 1 for unit in made)
-        for got, expected in zip(run_units(plan, made), g.evaluate(tensors), strict=True):
+        for got, expected in zip(run_units(prepared, made), g.evaluate(tensors), strict=True):
             np.testing.assert_array_equal(got, expected)
 
 
 def test_no_task_waits_for_more_than_the_first_of_its_unit() -> None:
     for seed in range(15):
         plan, _ = of_random(seed)
-        made = units(prepare(plan), [ROOM] * 3)
+        _, made = units(prepare(plan), [ROOM] * 3)
         home = {task.number: k for k, unit in enumerate(made) for task in unit.tasks}
         before: list[set[int]] = []
         for k, unit in enumerate(made):
@@ -75,14 +78,14 @@ def test_no_task_waits_for_more_than_the_first_of_its_unit() -> None:
 def test_a_chain_on_one_machine_is_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     y = g.softmax(g.relu(g.matmul(np.ones((64, 32)), np.ones((32, 16))) + 1))
     plan = rows_plan(y, machines(4, memory="1GiB"), 4)
-    made = units(prepare(plan), [ROOM] * 4)
+    _, made = units(prepare(plan), [ROOM] * 4)
     assert [unit.stores for unit in made].count(False) == 4
     kernels = [unit for unit in made if not unit.stores]
     assert all(sum(g.whole for g in unit.gives) == 1 and not any(g.parts for g in unit.gives) for unit in kernels)
     assert all(unit.out_bytes == 16 * 16 * 8 for unit in kernels)
     monkeypatch.setattr(units_module, "UNIT_SECONDS", 0.0)
     monkeypatch.setattr(units_module, "PASSED_BYTES_PER_SECOND", 1e30)
-    assert all(len(unit.tasks) == 1 for unit in units(prepare(plan), [ROOM] * 4))
+    assert all(len(unit.tasks) == 1 for unit in units(prepare(plan), [ROOM] * 4)[1])
 
 
 def test_what_takes_longer_to_pass_on_than_to_use_stays_in_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,34 +96,35 @@ def test_what_takes_longer_to_pass_on_than_to_use_stays_in_its_unit(monkeypatch:
     for seed in range(15):
         plan, tensors = of_random(seed)
         prepared = prepare(plan)
-        made = units(prepared, [ROOM] * 3)
+        prepared, made = units(prepared, [ROOM] * 3)
         for unit in made:
             inside = {task.number for task in unit.tasks}
             for task in unit.tasks[:-1]:
                 readers = {other.number for other in prepared.tasks if task.number in other.needs}
                 assert readers <= inside or not prepared.steps[unit.tasks[-1].step].costs.seconds
             grown += len(unit.tasks) > 1
-        for got, expected in zip(run_units(plan, made), g.evaluate(tensors), strict=True):
+        for got, expected in zip(run_units(prepared, made), g.evaluate(tensors), strict=True):
             np.testing.assert_array_equal(got, expected)
     assert grown > 20
 
 
-def test_only_the_part_that_is_read_crosses_machines() -> None:
+def test_only_the_part_that_is_read_crosses_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units_module, "MESSAGE_SECONDS", 0.0)
     x = g.as_tensor(np.arange(4000.0)) + 1
     halo = x[1:-1] + x[2:] + x[:-2]
     plan = rows_plan(halo, machines(4, memory="1GiB"), 4)
-    made = units(prepare(plan), [ROOM] * 4)
+    prepared, made = units(prepare(plan), [ROOM] * 4)
     crossing = [region.size for unit in made for gives in unit.gives for _, region in gives.parts]
     assert crossing
     assert sum(crossing) < 40
-    np.testing.assert_array_equal(run_units(plan, made)[0], g.evaluate([halo])[0])
+    np.testing.assert_array_equal(run_units(prepared, made)[0], g.evaluate([halo])[0])
 
 
 def test_tasks_stay_alone_where_rows_would_hold_more_than_a_machine_has() -> None:
     plan, tensors = of_random(3)
-    alone = units(prepare(plan), [0, 0, 0])
+    prepared, alone = units(prepare(plan), [0, 0, 0])
     assert all(len(unit.tasks) == 1 for unit in alone)
-    for got, expected in zip(run_units(plan, alone), g.evaluate(tensors), strict=True):
+    for got, expected in zip(run_units(prepared, alone), g.evaluate(tensors), strict=True):
         np.testing.assert_array_equal(got, expected)
 
 
@@ -131,8 +135,54 @@ def test_a_sequence_point_is_kept() -> None:
         g.Operation("negative", x.type.box, (("x", x),), (("out", x.type),), after=(g.SequencePoint((first,)),))
     )
     plan = rows_plan(late, machines(1, memory="1GiB"), 1)
-    made = units(prepare(plan), [ROOM])
+    prepared, made = units(prepare(plan), [ROOM])
     order = [plan.steps[task.step].node for unit in made for task in unit.tasks]
     assert order.index(first) < order.index(late.producer)
     assert len([unit for unit in made if not unit.stores]) == 2
-    assert run_units(plan, made)[0].tolist() == [-1, -2, -3, -4, -5, -6]
+    assert run_units(prepared, made)[0].tolist() == [-1, -2, -3, -4, -5, -6]
+
+
+def chain_plan(rng: np.random.Generator) -> Any:
+    """Steps that read their neighbourhoods, of one field or two, all cut alike, one block on each machine."""
+    shape = tuple(map(int, rng.integers(12, 60, 2)))
+    fields = [g.as_tensor(rng.random(shape, np.float32)) for _ in range(2)]
+    steps = []
+    for _ in range(rng.integers(2, 24)):
+        x, y = fields
+        kind = rng.integers(4)
+        if kind == 0:
+            weights = rng.random((3, int(rng.choice([1, 3, 5]))), np.float32)
+            made = g.stencil(x, weights, boundary=str(rng.choice(["constant", "reflect"])))
+        elif kind == 1:
+            made = x * np.float32(0.5) + y
+        elif kind == 2:
+            made = x + g.pad(y[1:], ((0, 1), (0, 0)))
+        else:
+            made = g.maximum(g.roll(x, 1, 0) if rng.random() < 0.3 else x, np.float32(0.25))
+        fields = [made, x] if rng.random() < 0.5 else [made, y]
+        steps.append(made)
+    graph = g.Graph.of(steps[-1], *([steps[len(steps) // 2]] if rng.random() < 0.3 else []))
+    parts = (int(rng.integers(1, 5)), int(rng.integers(1, 3)))
+    grids = {
+        operation: (1, 1, *parts, 1) if operation.index.rank == 5 else parts[-operation.index.rank :]
+        for operation in graph.operations
+    }
+    used = machines(max(2, parts[0] * parts[1]), memory="1GiB")
+    return costed(Plan(graph, used, steps_of(graph, grids, len(used), lower.decide, io.atom)))[0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_margins_save_units_and_change_no_bit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(units_module, "UNIT_SECONDS", float(rng.choice([0.0, 1e9, 1e9])))
+    plan = chain_plan(rng)
+    results = []
+    for seconds in (0.0, 1e9):
+        monkeypatch.setattr(units_module, "MESSAGE_SECONDS", seconds)
+        prepared, made = units(prepare(plan), [ROOM] * len(plan.machines))
+        assert sorted(task.number for unit in made for task in unit.tasks) == list(range(plan.tasks))
+        results.append((run_units(prepared, made), made))
+    (plain, some), (wide, few) = results
+    assert len(few) <= len(some)
+    for one, other in zip(plain, wide, strict=True):
+        np.testing.assert_array_equal(one, other)

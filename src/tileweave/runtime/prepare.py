@@ -131,3 +131,8 @@ def prepare_tasks(
     found = task_memory(steps, kinds_of(made))
     readers, out, need = (tuple(column.tolist()) for column in (found.readers, found.out_bytes, found.need_bytes))
     return Prepared(steps, made, sources, sinks, readers, out, need, tuple(found.peaks(machines).tolist()))
+
+
+def with_tasks(prepared: Prepared, made: Sequence[Task]) -> Prepared:
+    """The same plan, run by other tasks."""
+    return prepare_tasks(prepared.steps, made, prepared.sources, prepared.sinks, len(prepared.peak_bytes))

@@ -162,7 +162,7 @@ class Shards:
             if (part, kept) in seen:
                 continue
             seen.add((part, kept))
-            block = _output_block(node, tensors[0].output, cuts.at(place))  # the same for all outputs of a state
+            block = output_block(node, tensors[0].output, cuts.at(place))  # the same for all outputs of a state
             common = block.intersect(box)
             if not common.empty:
                 parts.setdefault(part, []).append((made.numbers[k], common, block))
@@ -263,7 +263,7 @@ class Enumerator:
         return Sight(piece.map, piece.origin, piece.fill, made.step, made.numbers)
 
 
-def _output_block(node: Operation, output: str, index: Box) -> Box:
+def output_block(node: Operation, output: str, index: Box) -> Box:
     """The box of an output that a block of the index makes."""
     signature = node.signature
     if signature is None:

@@ -179,7 +179,7 @@ class _Run:
         self.sources, self.destinations, self.notify = sources, destinations, notify
         self.limits = [machine.memory_bytes for machine in plan.machines.machines]
         self.targets, self.readable = self._shared_files()
-        self.units = self._units(frozenset(self.targets))
+        self.prepared, self.units = self._units(frozenset(self.targets))
         self._check_feasible()
         self.table = self._table()
         self.values: dict[tuple[int, Any], Any] = {}  # (task, k) or (-1 - source, region) -> reference or array
@@ -224,11 +224,11 @@ class _Run:
             frozenset(number for number, source in sources.items() if _absolute(source.data.path) in seen),
         )
 
-    def _units(self, stored: frozenset[int]) -> tuple[Unit, ...]:
+    def _units(self, stored: frozenset[int]) -> tuple[Prepared, tuple[Unit, ...]]:
         kept = self.prepared.extra.setdefault("units", {})
         if stored not in kept:
             kept[stored] = units(self.prepared, self.limits, stored)
-        found: tuple[Unit, ...] = kept[stored]
+        found: tuple[Prepared, tuple[Unit, ...]] = kept[stored]
         return found
 
     def _check_feasible(self) -> None:

@@ -4,7 +4,8 @@ A cluster charges a fixed price per task, far above that of a small shard, and o
 next. So tasks of one machine are put together as long as no task waits for anything that the first of them does not
 wait for, and as long as the machine's memory allows. Blocks that only such a row reads never leave its process. Where
 only a part of a block crosses machines, the task that makes the block cuts the part out, so that no more than the part
-travels.
+travels. Machines that would exchange a row per step, as those of a stencil do, exchange the rows of some steps at once
+(`planner.tasks.margins`).
 
 Source: own.
 """
@@ -18,11 +19,14 @@ from typing import Any
 
 from tileweave.graph import Operation
 from tileweave.planner import Read, ReadPiece, Task
-from tileweave.runtime.prepare import Prepared
+from tileweave.planner.tasks import widened
+from tileweave.runtime.prepare import Prepared, with_tasks
 from tileweave.space import Box
 
 UNIT_SECONDS = 0.25
 """Tasks are put together up to this much estimated work: what a lost worker costs, and what a progress bar shows."""
+MESSAGE_SECONDS = 5e-3
+"""What a unit costs beside its work: as long may machines compute at the edges of blocks what they need not ask for."""
 PASSED_BYTES_PER_SECOND = 1 << 28
 """How fast a block goes from one process to the next on a busy node; what is used in less time joins, too."""
 
@@ -88,18 +92,28 @@ class Unit:
         return out
 
 
-def units(prepared: Prepared, limits_bytes: Sequence[int], stored: frozenset[int] = frozenset()) -> tuple[Unit, ...]:
-    """The units of a plan, in an order in which they may run one after the other.
+def units(
+    prepared: Prepared, limits_bytes: Sequence[int], stored: frozenset[int] = frozenset()
+) -> tuple[Prepared, tuple[Unit, ...]]:
+    """The units of a plan, in an order in which they may run one after the other, and the plan whose tasks they are:
+    the same, or with margins where that saves messages.
 
     Args:
         prepared: the plan.
         limits_bytes: per machine, what it may hold.
         stored: numbers of the steps whose stores workers do. Where rows would hold more, every task stays alone.
     """
-    rows = _units(prepared, _rows(prepared, stored), stored)
-    if all(peak <= limit for peak, limit in zip(_peaks(prepared, rows, len(limits_bytes)), limits_bytes, strict=True)):
-        return rows
-    return _units(prepared, [[task] for task in prepared.tasks], stored)
+    order = sorted(range(len(limits_bytes)), key=lambda machine: -limits_bytes[machine])
+    wide = widened(prepared.steps, prepared.tasks, order, MESSAGE_SECONDS)
+    for tasks in (wide, prepared.tasks):
+        if tasks is None:
+            continue
+        one = prepared if tasks is prepared.tasks else with_tasks(prepared, tasks)
+        rows = _units(one, _rows(one, stored), stored)
+        peaks = _peaks(one, rows, len(limits_bytes))
+        if all(peak <= limit for peak, limit in zip(peaks, limits_bytes, strict=True)):
+            return one, rows
+    return prepared, _units(prepared, [[task] for task in prepared.tasks], stored)
 
 
 def _rows(prepared: Prepared, stored: frozenset[int]) -> list[list[Task]]:
