@@ -343,7 +343,7 @@ def _one_cell(node: OnnxNode, names: list[str], usual: list[str]) -> str:
     if node.kind == "RNN":
         return names[0].lower() if set(names) in ({"Tanh"}, {"Relu"}) else ""
     early = node.kind == "GRU" and not node.get("linear_before_reset", 0)
-    return "" if early or names != usual else node.kind.lower()
+    return "" if names != usual else "early_gru" if early else node.kind.lower()
 
 
 def _in_order(node: OnnxNode, x: Tensor | None, hidden: int) -> list[Tensor | None]:

@@ -7,6 +7,7 @@ Rows of weights stand gate after gate, in the order that each function names.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tileweave.errors import GraphError
@@ -58,7 +59,7 @@ def layer(
     """(all states, [time, batch, ways, hidden]; of each start, what it has become, for each way).
 
     Args:
-        cell: a key of `recurrence.GATES`; a gru resets the state's product.
+        cell: a key of `recurrence.GATES`.
         x: [time, batch, in].
         weights: of each way.
         starts: of each way the state, and of an lstm the inner state, [batch, hidden].
@@ -200,8 +201,7 @@ def gru(
     """
     x, w, u = _checked("gru(x, w, u)", 3, x, w, u)
     h, weights = _start(x, u.shape[1], state), (w, u, _known(bias), _known(bias_state))
-    made = _one_way("gru", x, weights, [h], reverse) if reset_after else _gru_steps(x, *weights, h, reverse, False)
-    states, h = made
+    states, h = _one_way("gru" if reset_after else "early_gru", x, weights, [h], reverse)
     return states, h
 
 
@@ -265,5 +265,6 @@ def _rnn_steps(function: str) -> Callable[..., tuple[Tensor, ...]]:
 _STEPS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
     "lstm": lstm_steps,
     "gru": _gru_steps,
+    "early_gru": partial(_gru_steps, reset_after=False),
     **{name: _rnn_steps(name) for name in _FUNCTIONS},
 }

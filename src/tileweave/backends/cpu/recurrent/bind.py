@@ -25,7 +25,7 @@ from tileweave.backends.host import address_of, aligned
 from tileweave.errors import BackendError
 
 Array = NDArray[Any]
-GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
+GATES = {"lstm": 4, "gru": 3, "early_gru": 3, "tanh": 1, "relu": 1}
 WAYS = {"forward": (False,), "reverse": (True,), "both": (False, True)}
 PARALLEL_STEP = 1 << 19
 """Bytes of weights, times rows that are computed while a vector of them is read, from which on threads share a step:
@@ -93,11 +93,14 @@ class Recurrence:
         tile, threads = self._tile(batch, hidden, x.itemsize)
         arranged = u.ndim == 6
         panels = -(-hidden // (tile.vectors * tile.lanes))
-        work = 0 if arranged else ways * panels * hidden * tile.term_bytes + 64
+        panelled = 0 if arranged else ways * panels * hidden * tile.term_bytes
+        between = 2 * ways * batch * hidden * x.itemsize if len(tile.loops) > 1 else 0
+        work = panelled + between + 64 if panelled + between else 0
         names = ("x", "u", "state", *(["more"] if more else []), "out")
         bound = Bound(code(tile, host()), ENV_BYTES, work, [PLACES[name] for name in names])
         words = dict(zip(names, map(address_of, arrays), strict=True))
         words |= {"steps": steps, "batch": batch, "hidden": hidden, "panels": panels, "ways": ways}
+        words["between"] = panelled
         words["backwards"] = sum(reverse << way for way, reverse in enumerate(WAYS[self.ways]))
         words |= {"arranged": int(arranged), "apart": int(not threads), "tasks": min(panels, max(1, threads))}
         words["arrangers"] = min(ways * panels, threads or self.threads)

@@ -2,7 +2,8 @@
 
 Either each way is a task, with all its steps, or one way follows the other and threads share each step. A step is a
 loop over panels of the state's elements. A tile of it, some rows of the batch by a panel, holds the sums of all gates
-in registers while the terms pass; then the gates become the new state.
+in registers while the terms pass; then the gates become the new state. Where a reset gate multiplies the state before
+its product, a step is two such loops: the second multiplies what the first has reset.
 
 Source: own.
 """
@@ -22,17 +23,23 @@ from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import Target
 
 _ARRAYS = ("x", "u", "state", "more", "out", "held")
-_SIZES = ("steps", "batch", "hidden", "panels", "ways", "backwards", "arranged", "apart", "tasks", "arrangers")
+_SIZES = (
+    *("steps", "batch", "hidden", "panels", "ways", "backwards", "arranged", "apart", "tasks", "arrangers"),
+    "between",
+)
 _STRIDES = ("x_step", "x_row", "x_way", "u_row", "u_way", "state_row", "state_way", "more_row", "more_way")
 _WORDS = (*_ARRAYS, *_SIZES, *_STRIDES)
 PLACES = {name: 8 * (HEAD + k) for k, name in enumerate(_WORDS)}
 """Word of the environment -> where it is, in bytes."""
 ENV_BYTES = 8 * (HEAD + len(PLACES))
-_POINTERS = ("env", "x", "state", "more", "out", "inner", "weights")
+_POINTERS = ("env", "x", "state", "more", "out", "inner", "weights", "reset", "update")
 _NOW = {name: 8 * k for k, name in enumerate((*_POINTERS, "state_row", "more_row", "out_row"))}
 """Word of what a step of one way has -> where it is, in bytes."""
 _MEMORY = 16
-"""Where an environment names the working memory."""
+"""Where an environment names the working memory; so many bytes behind its beginning (``between``) stands what the first
+of two loops leaves: per way the states that are reset, then the update gates."""
+LOOPS = {"early_gru": ((0, 1), (2,))}
+"""Cell -> the gates of each of its loops, where it has several."""
 _UNROLLED = 4
 """Terms that pass in one turn of a loop."""
 
@@ -56,6 +63,11 @@ class StepTile:
     lanes: int
     rows: int
     vectors: int
+
+    @property
+    def loops(self) -> tuple[tuple[int, ...], ...]:
+        """The gates of each loop of a step."""
+        return LOOPS.get(self.cell, (tuple(range(self.gates)),))
 
     @property
     def width(self) -> int:
@@ -115,7 +127,8 @@ def code(tile: StepTile, target: Target) -> Code:
     f.ret()
     _arrange(module, tile)
     _go(module, tile)
-    _part(module, tile, target)
+    for number, gates in enumerate(tile.loops):
+        _part(module, tile, target, f"part{number}", gates)
     return compile_ir(module.text(), ("entry",), target)
 
 
@@ -144,13 +157,18 @@ def _go(module: Module, tile: StepTile) -> None:
             f.store("ptr" if name in _POINTERS else "i64", word, f.at(now, _NOW[name]), 8)
 
     be(env="%env", weights=weights, state=state, state_row=state_row, more=more, more_row=more_row, out_row=row)
+    if len(tile.loops) > 1:
+        both = f.mul(f.mul(own, batch), 2)
+        reset = f.at(f.at(f.load("ptr", f.at("%env", _MEMORY), 8), *_words(f, "between")), f.mul("%task", both))
+        be(reset=reset, update=f.at(reset, f.mul(own, batch)))
 
     def step(number: Value, _: list[str]) -> None:
         t = f.value(f"select i1 {turned}, i64 {f.sub(f.sub(steps, 1), number)}, i64 {number}")
         here = f.at(out, f.mul(t, block))
         inner = f.at(here, f.mul(steps, block))
         be(x=f.at(x, f.mul(t, x_step)), out=here, inner=inner)
-        _shared(f, "part", now, tasks)
+        for loop in range(len(tile.loops)):
+            _shared(f, f"part{loop}", now, tasks)
         be(state=here, state_row=row)
         if tile.cell == "lstm":
             be(more=inner, more_row=row)
@@ -208,12 +226,12 @@ def _arrange(module: Module, tile: StepTile) -> None:
     f.ret()
 
 
-def _part(module: Module, tile: StepTile, target: Target) -> None:
-    """A task of a step: the new states of some panels, for all rows."""
-    f = Function(module, "part", [("ptr", "now"), ("i64", "task"), ("i64", "thread")])
+def _part(module: Module, tile: StepTile, target: Target, name: str, which: tuple[int, ...]) -> None:
+    """A task of a step: the gates of a loop, and what they become, of some panels, for all rows."""
+    f = Function(module, name, [("ptr", "now"), ("i64", "task"), ("i64", "thread")])
     (env,) = _now(f, "env")
-    batch, hidden, panels, tasks = _words(f, "batch", "hidden", "panels", "tasks", env=env)
-    sums = f.slot("i8", tile.rows * tile.vectors * tile.gates * tile.vector_bytes)
+    batch, panels, tasks = _words(f, "batch", "panels", "tasks", env=env)
+    sums = f.slot("i8", tile.rows * tile.vectors * len(which) * tile.vector_bytes)
     first, end = _panels(f, panels, tasks)
     tiles = f.div(f.add(batch, tile.rows - 1), tile.rows)
 
@@ -221,11 +239,15 @@ def _part(module: Module, tile: StepTile, target: Target) -> None:
         def rows(index: Value, _: list[str]) -> None:
             begin = f.min(f.mul(index, tile.rows), f.sub(batch, tile.rows))  # the last rows may be computed twice
             place = _Place(f, tile, env, str(begin), f.mul(number, tile.vectors * tile.lanes))
-            _multiply(f, tile, target, place, number, hidden, sums)
+            _multiply(f, tile, target, place, which, number, sums)
 
             def one(each: Value, _: list[str]) -> None:
-                at = f.at(sums, f.mul(each, tile.gates * tile.vector_bytes))
-                _finish(f, tile, target, place, f.div(each, tile.vectors), f.rem(each, tile.vectors), at)
+                at = f.at(sums, f.mul(each, len(which) * tile.vector_bytes))
+                gates = [
+                    f.load(vector(tile.type, tile.lanes), f.at(at, k * tile.vector_bytes), tile.vector_bytes)
+                    for k in range(len(which))
+                ]
+                _finish(f, tile, target, place, f.div(each, tile.vectors), f.rem(each, tile.vectors), gates)
 
             f.loop(0, tile.rows * tile.vectors, one)
 
@@ -250,6 +272,8 @@ class _Place:
         self.f, self.tile, self.row, self.begin = f, tile, row, begin
         self.hidden, self.x_row = _words(f, "hidden", "x_row", env=env)
         self.x, self.state, self.more, self.out, self.inner = _now(f, "x", "state", "more", "out", "inner")
+        self.reset, self.update = _now(f, "reset", "update")
+        self.dense_row = f.mul(self.hidden, tile.width)
         self.state_row, self.more_row, self.out_row = _now(f, "state_row", "more_row", "out_row")
 
     def mask(self, number: Value) -> str:
@@ -263,6 +287,17 @@ class _Place:
         index = f.add(f.add(self.begin, f.mul(number, tile.lanes)), f.mul(self.hidden, gate))
         return f.at(f.at(base, f.mul(f.add(self.row, row), row_bytes)), f.mul(index, tile.width))
 
+    def between(self, base: str, row: Value, number: Value) -> str:
+        """Where a vector of what a loop leaves for the next one lies."""
+        return self.at(base, self.dense_row, row, number)
+
+    def write(self, mask: str, value: str, pointer: str) -> None:
+        """Write a vector."""
+        if self.tile.lanes == 1:
+            self.f.store(self.tile.type, value, pointer, self.tile.width)
+        else:
+            vectors.store(self.f, self.tile.element, self.tile.lanes, value, pointer, mask)
+
     def read(self, mask: str, pointer: str) -> str:
         """A vector."""
         if self.tile.lanes == 1:
@@ -270,16 +305,19 @@ class _Place:
         return vectors.load(self.f, self.tile.element, self.tile.lanes, pointer, mask)
 
 
-def _multiply(f: Function, tile: StepTile, target: Target, place: _Place, panel: Value, hidden: str, sums: str) -> None:
+def _multiply(
+    f: Function, tile: StepTile, target: Target, place: _Place, which: tuple[int, ...], panel: Value, sums: str
+) -> None:
     """The sums of a tile, all gates of a row and vector side by side."""
-    full = vector(tile.type, tile.lanes)
+    full, hidden = vector(tile.type, tile.lanes), place.hidden
     (weights,) = _now(f, "weights")
     weights = f.at(weights, f.mul(f.mul(panel, hidden), tile.term_bytes))
     masks = [place.mask(k) for k in range(tile.vectors)]
-    states = [f.at(place.state, f.mul(f.add(place.row, row), place.state_row)) for row in range(tile.rows)]
+    given = (place.state, place.state_row) if which[0] == 0 else (place.reset, place.dense_row)
+    states = [f.at(given[0], f.mul(f.add(place.row, row), given[1])) for row in range(tile.rows)]
     start: list[tuple[str, Value]] = []
     for row in range(tile.rows):
-        for gate in range(tile.gates):
+        for gate in which:
             for k in range(tile.vectors):
                 late = tile.cell == "gru" and gate == 2  # its inputs are added behind the reset gate
                 source = place.at(place.more, 0, 0, k) if late else place.at(place.x, place.x_row, row, k, gate)
@@ -289,11 +327,11 @@ def _multiply(f: Function, tile: StepTile, target: Target, place: _Place, panel:
 
     def term(number: Value, now: list[str]) -> list[str]:
         at, offset = f.at(weights, f.mul(number, tile.term_bytes)), f.mul(number, tile.width)
-        count = tile.gates * tile.vectors
+        count = len(which) * tile.vectors
         few = count <= tile.rows  # of which fewer are held in registers while the others pass
 
         def factor(n: int) -> str:
-            return f.load(full, f.at(at, n * tile.vector_bytes), tile.width)
+            return f.load(full, f.at(at, (which[0] * tile.vectors + n) * tile.vector_bytes), tile.width)
 
         def one(row: int) -> str:
             value = f.load(tile.type, f.at(states[row], offset), tile.width)
@@ -317,23 +355,20 @@ def _multiply(f: Function, tile: StepTile, target: Target, place: _Place, panel:
     made = f.loop(0, whole, several, step=_UNROLLED, carry=start)
     made = f.loop(whole, hidden, term, carry=[(full, value) for value in made])
     for number, value in enumerate(made):
-        row, gate, k = number // (tile.gates * tile.vectors), number // tile.vectors % tile.gates, number % tile.vectors
-        place_of = ((row * tile.vectors + k) * tile.gates + gate) * tile.vector_bytes
+        each, k = divmod(number, tile.vectors)
+        row, gate = divmod(each, len(which))
+        place_of = ((row * tile.vectors + k) * len(which) + gate) * tile.vector_bytes
         f.store(full, value, f.at(sums, place_of), tile.vector_bytes)
 
 
-def _finish(f: Function, tile: StepTile, target: Target, place: _Place, row: Value, number: Value, sums: str) -> None:
-    """A vector of the new state of a row, from the sums of its gates."""
-    v, full = Floats(f, target, tile.type, tile.lanes), vector(tile.type, tile.lanes)
-    mask, width = place.mask(number), tile.width
-    gates = [f.load(full, f.at(sums, k * tile.vector_bytes), tile.vector_bytes) for k in range(tile.gates)]
+def _finish(
+    f: Function, tile: StepTile, target: Target, place: _Place, row: Value, number: Value, gates: list[str]
+) -> None:
+    """A vector of the new state of a row, from the sums of its gates; of a first loop, what the second one needs."""
+    v, mask = Floats(f, target, tile.type, tile.lanes), place.mask(number)
 
     def write(base: str, value: str) -> None:
-        pointer = place.at(base, place.out_row, row, number)
-        if tile.lanes == 1:
-            f.store(tile.type, value, pointer, width)
-        else:
-            vectors.store(f, tile.element, tile.lanes, value, pointer, mask)
+        place.write(mask, value, place.at(base, place.out_row, row, number))
 
     if tile.cell == "lstm":
         before = place.read(mask, place.at(place.more, place.more_row, row, number))
@@ -346,6 +381,15 @@ def _finish(f: Function, tile: StepTile, target: Target, place: _Place, row: Val
         given = place.read(mask, place.at(place.x, place.x_row, row, number, 2))
         reset, update = (functions.sigmoid(v, gates[k]) for k in (0, 1))
         new = functions.tanh(v, v.multiply_add(reset, gates[2], given))
+        made = v.multiply_add(v.sub(v.constant(1.0), update), new, v.mul(update, before))
+    elif tile.cell == "early_gru":
+        before = place.read(mask, place.at(place.state, place.state_row, row, number))
+        if len(gates) > 1:
+            reset, update = (functions.sigmoid(v, gate) for gate in gates)
+            place.write(mask, v.mul(reset, before), place.between(place.reset, row, number))
+            place.write(mask, update, place.between(place.update, row, number))
+            return
+        update, new = place.read(mask, place.between(place.update, row, number)), functions.tanh(v, gates[0])
         made = v.multiply_add(v.sub(v.constant(1.0), update), new, v.mul(update, before))
     elif tile.cell == "tanh":
         made = functions.tanh(v, gates[0])

@@ -25,8 +25,9 @@ from tileweave.graph.ops.operators import Array, Arrays, Operator, register
 from tileweave.graph.ops.reductions import sum as summed
 from tileweave.space import Box
 
-GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
-"""Cell -> its gates: input, forget, new, output; reset, update, new; the new state."""
+GATES = {"lstm": 4, "gru": 3, "early_gru": 3, "tanh": 1, "relu": 1}
+"""Cell -> its gates: input, forget, new, output; reset, update, new; the new state. The reset gate of a gru multiplies
+the state's product, that of an early one the state before it."""
 WAYS = {"forward": (False,), "reverse": (True,), "both": (False, True)}
 """Name -> whether time runs backwards, for each way that a layer goes."""
 TYPES = ("f4", "f8")
@@ -122,7 +123,15 @@ def _steps(cell: str, reverse: bool, inputs: Mapping[str, Array], out: Array) ->
     x, u, state, inner = inputs["x"], inputs["u"].T, inputs["state"], inputs.get("inner")
     for t in _order(x.shape[0], reverse):
         product = state @ u
-        if cell == "lstm":
+        if cell == "early_gru":
+            reset, update, new = np.split(x[t], 3, -1)
+            reset, update = (
+                sigmoid_of(part + more)
+                for part, more in zip((reset, update), np.split(product, 3, -1)[:2], strict=True)
+            )
+            new = np.tanh(new + (reset * state) @ np.split(u, 3, -1)[2])
+            state = (1 - update) * new + update * state
+        elif cell == "lstm":
             enter, forget, new, leave = np.split(x[t] + product, 4, -1)
             out[1, t] = inner = sigmoid_of(forget) * inner + sigmoid_of(enter) * np.tanh(new)
             state = sigmoid_of(leave) * np.tanh(inner)
@@ -181,6 +190,10 @@ def _way_back(cell: str, reverse: bool, given: Mapping[str, Tensor], y: Tensor, 
         back = _lstm_back(add(x, product), earlier, select(y, 0, 1))
     elif cell == "gru":
         back = _gru_back(x, product, given["bias"], before)
+    elif cell == "early_gru":
+        reset = sigmoid(add(_gates(x, 3)[0], _gates(product, 3)[0]))
+        last, shown = slice_(u, u.type.box.with_range(0, 2 * u.shape[1], 3 * u.shape[1])), multiply(reset, before)
+        back = _early_back(x, product, reset, before, matmul(shown, permute(last, (1, 0))), last)
     else:
         back = _plain_back(_tanh_slope(states) if cell == "tanh" else cast(greater(states, 0), states.dtype))
     d_state, d_inner = full(first.shape, 0.0, first.dtype), full(first.shape, 0.0, first.dtype)
@@ -195,6 +208,10 @@ def _way_back(cell: str, reverse: bool, given: Mapping[str, Tensor], y: Tensor, 
     dx = stack([of_x[t] for t in range(x.shape[0])])
     d_product = dx if cell != "gru" else stack([of_product[t] for t in range(x.shape[0])])
     found = {"x": dx, "u": einsum("tbg,tbh->gh", d_product, before), "state": d_state}
+    if cell == "early_gru":
+        *early, d_new = _gates(dx, 3)
+        of_u = [einsum("tbg,tbh->gh", part, before) for part in early]
+        found["u"] = concat([*of_u, einsum("tbg,tbh->gh", d_new, shown)], 0)
     if cell == "lstm":
         found["inner"] = d_inner
     if cell == "gru":
@@ -237,6 +254,23 @@ def _gru_back(x: Tensor, product: Tensor, bias: Tensor, before: Tensor) -> _Back
         early = multiply(d_new, select(of_reset, 0, t)), multiply(d_state, select(of_update, 0, t))
         later = concat([*early, multiply(d_new, select(reset, 0, t))], 1)
         return concat([*early, d_new], 1), later, multiply(d_state, select(update, 0, t)), d_inner
+
+    return back
+
+
+def _early_back(x: Tensor, product: Tensor, reset: Tensor, before: Tensor, inner: Tensor, last: Tensor) -> _Back:
+    _, x_update, x_new = _gates(x, 3)
+    update, new = sigmoid(add(x_update, _gates(product, 3)[1])), tanh(add(x_new, inner))
+    of_new = multiply(subtract(1.0, update), _tanh_slope(new))
+    of_update, of_reset = multiply(subtract(before, new), _slope(update)), multiply(before, _slope(reset))
+
+    def back(t: int, d_state: Tensor, d_inner: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        d_new, d_update = multiply(d_state, select(of_new, 0, t)), multiply(d_state, select(of_update, 0, t))
+        d_shown = matmul(d_new, last)
+        d_reset = multiply(d_shown, select(of_reset, 0, t))
+        kept = add(multiply(d_state, select(update, 0, t)), multiply(d_shown, select(reset, 0, t)))
+        later = concat([d_reset, d_update, full(d_new.shape, 0.0, d_new.dtype)], 1)
+        return concat([d_reset, d_update, d_new], 1), later, kept, d_inner
 
     return back
 
