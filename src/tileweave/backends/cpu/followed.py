@@ -15,9 +15,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tileweave.backends.cpu.llvm.sizes import Sizes, Table
+from tileweave.backends.cpu.attention.match import match as match_attention
+from tileweave.backends.cpu.direct.match import match
+from tileweave.backends.cpu.llvm.sizes import Sizes, Table, unrecorded
 from tileweave.backends.cpu.memory import rounded, scratch_offsets
-from tileweave.backends.cpu.nest import Nest, emit_program, table_at
+from tileweave.backends.cpu.nest import Nest, emit_program, has_tiny, table_at
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.ir.form import number_of
@@ -98,17 +100,44 @@ def followed(program: Program, sizes: Sizes) -> Program:
     return replace(program, tensors=tensors, axes=axes, primitives=primitives)
 
 
-def write(program: Program, target: Target, threads: int) -> tuple[Nest, FollowedText]:
-    """The module of a well-formed program without contractions, and for which sizes it is."""
+def write(program: Program, target: Target, threads: int) -> tuple[Nest, FollowedText] | None:
+    """The module of a well-formed program, and for which sizes it is; None where it is written in another way."""
     sizes = Sizes(follows=True)
     own = followed(program, sizes)
-    nest = emit_program(merged(own), target, threads, sizes=sizes)
+    form = merged(own)
+    if any(primitive.operation == "Contraction" for primitive in program.primitives):
+        given = _sizes_of(own)
+
+        def plain(numbers: Sequence[int]) -> tuple[int, ...] | None:
+            """Not None where operations are computed one after the other."""
+            other = _with_sizes(program, numbers)
+            return () if match(merged(other), target) is None and match_attention(other, target) is None else None
+
+        if has_tiny(form) or plain(list(map(unrecorded, given))) is None:
+            return None
+        sizes.answers(plain, given)
+    nest = emit_program(form, target, threads, sizes=sizes)
     reach = bounds(own)
     scratch, end = scratch_offsets(own, reach, rounded(8 * (table_at(own) + len(sizes.slots))))
     spans = [reach.get(spec.name, (0, 0)) for spec in own.tensors if spec.role != "scratch"]
     memory = end, nest.shared_bytes, nest.thread_bytes
     sizes.results = (*memory, *scratch.values(), *(byte for span in spans for byte in span))
+    nest = replace(nest, shared_bytes=unrecorded(nest.shared_bytes), thread_bytes=unrecorded(nest.thread_bytes))
     return nest, FollowedText(Table(sizes).of, len(sizes.slots), tuple(scratch))
+
+
+def _sizes_of(program: Program) -> list[int]:
+    """Extents and strides."""
+    return [number for axis in program.axes for number in (axis.extent, *axis.strides)]
+
+
+def _with_sizes(program: Program, sizes: Sequence[int]) -> Program:
+    """A program with other extents and strides."""
+    rest = iter(sizes)
+    axes = [
+        replace(axis, extent=next(rest), strides=tuple([next(rest) for _ in axis.strides])) for axis in program.axes
+    ]
+    return replace(program, axes=tuple(axes))
 
 
 _TEXTS: dict[Hashable, list[tuple[weakref.ref[Any], FollowedText]]] = {}

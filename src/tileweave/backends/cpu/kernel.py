@@ -11,7 +11,7 @@ import struct
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -492,10 +492,16 @@ def compile(
 
 def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
     """A kernel by the code of its kind where that is there; else it is written."""
-    points = all(primitive.operation != "Contraction" for primitive in how.program.primitives)
-    kind = kind_of(how.program) if points and cache and GENERAL and how.merge and how.settings == DEFAULT else None
-    if kind is not None:
-        return _followed(how, (kind, how.threads, how.target))
+    follows = cache and GENERAL and how.merge and how.settings == DEFAULT
+    products = any(primitive.operation == "Contraction" for primitive in how.program.primitives)
+    kind = kind_of(how.program) if follows and not (constant and products) else None
+    key = (kind, how.threads, how.target)
+    again = find(key, numbers_of(how.program)) if kind is not None else None
+    if again is not None:
+        like, text, table, places = again
+        kernel: CpuKernel = like.again(how, table, places)
+        keep(key, kernel, text)
+        return kernel
     form = merged(how.program, merge=how.merge)
     family = family_of(form, how.target, how.threads, how.settings) if cache and not constant else None
     fixed = () if constant and match(form, how.target, constant) else constant
@@ -512,6 +518,13 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
         if sized is not None:
             sized._how, sized._program = how, how.program
             return sized
+    made_for = write(how.program, how.target, how.threads) if kind is not None and family is None else None
+    if made_for is not None:
+        nest, text = made_for
+        code = compile_ir(nest.source, ("entry", "entry_objects"), how.target)
+        kernel = CpuKernel(None, nest, Variant(code, None), None, how)
+        keep(key, kernel, text)
+        return kernel
     given: dict[str, Any] = {"general": GENERAL, "merge": how.merge, "constant": constant}
     nest = emit_program(form, how.target, how.threads, how.settings, **given)
     code = compile_ir(nest.source, ("entry", "entry_objects"), how.target, disk=cache)
@@ -520,21 +533,6 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
     if family is not None and nest.sizes is not None:
         family.add(next(form.operations()), variant, kernel)
     return kernel
-
-
-def _followed(how: _How, key: Hashable) -> CpuKernel:
-    """A kernel of a text that was written for other sizes and is right for these; else its text is written."""
-    found = find(key, numbers_of(how.program))
-    made: CpuKernel
-    if found is not None:
-        like, text, table, places = found
-        made = like.again(how, table, places)
-    else:
-        nest, text = write(how.program, how.target, how.threads)
-        code = compile_ir(nest.source, ("entry", "entry_objects"), how.target)
-        made = CpuKernel(None, nest, Variant(code, None), None, how)
-    keep(key, made, text)
-    return made
 
 
 _LIVE: weakref.WeakSet[CpuKernel] = weakref.WeakSet()

@@ -28,7 +28,14 @@ from tileweave.backends.cpu.direct.emit import Packing, emit_direct
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.gemm.blocking import are_tiny
 from tileweave.backends.cpu.gemm.contract import PARAMETERS as CONTRACTION_PARAMETERS
-from tileweave.backends.cpu.gemm.contract import Workspace, emit_contraction, emit_scalar, may_start, without_start
+from tileweave.backends.cpu.gemm.contract import (
+    Workspace,
+    as_numbers,
+    emit_contraction,
+    emit_scalar,
+    may_start,
+    without_start,
+)
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
@@ -47,7 +54,7 @@ from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.analysis.lower import General
 from tileweave.teir.ir.primitives import operands_of
 from tileweave.teir.ir.program import Axis, First, Guard, Id, Program
-from tileweave.teir.merged.form import Loop, Merged, MergedOp, Step
+from tileweave.teir.merged.form import Loop, Merged, MergedOp, Step, sizes_of, with_sizes
 from tileweave.teir.merged.kind import kind_of
 from tileweave.teir.merged.lower import classified
 from tileweave.teir.merged.merge import start_of
@@ -107,15 +114,15 @@ def emit_program(
         general: whether the code serves other sizes as well.
         merge: whether operations may be computed together.
         constant: tensors whose arrays may be arranged otherwise, once, before the first run.
-        sizes: where the program's sizes are followed, which may have no Contraction then.
+        sizes: where the program's sizes are followed; it is no convolution or attention then, and no `has_tiny`.
     """
     program = form.program
-    found = match(form, target, constant) if settings == DEFAULT else None
-    attention = match_attention(program, target) if settings == DEFAULT and merge else None
+    follows = sizes is not None  # then it is neither
+    found = match(form, target, constant) if settings == DEFAULT and not follows else None
+    attention = match_attention(program, target) if settings == DEFAULT and merge and not follows else None
     packings: dict[str, Packing] = {}
     tables: tuple[NDArray[Any], ...] = ()
-    tiny = any(op.kind == "Contraction" and are_tiny(op.modes) for op in form.operations())
-    if sizes is None and general and not (tiny and found is None and attention is None):
+    if sizes is None and general and not (has_tiny(form) and found is None and attention is None):
         sizes = Sizes()
     emitter = _Emitter(program, target, threads, settings, Module(sizes, 8 * table_at(program)))
     f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
@@ -135,6 +142,11 @@ def emit_program(
     _emit_objects(emitter.module, program)
     memory = emitter.memory
     return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, emitter.notes, sizes, packings, tables)
+
+
+def has_tiny(form: Merged) -> bool:
+    """Whether there are many products so small that their sizes are constants of the code."""
+    return any(op.kind == "Contraction" and are_tiny(op.modes) for op in form.operations())
 
 
 def _emit_objects(module: Module, program: Program) -> None:
@@ -312,7 +324,7 @@ class _Emitter:
             emit_scalar(self.module, self.target, name, op, elements)
             return (strategy.value,)
         starts = len(op.operands) > 3
-        inside = starts and may_start(op, elements, self.target, threads, self.settings)
+        inside = starts and self.may_start(op, elements, threads)
         sums = without_start(op) if starts else op
         lines = emit_contraction(
             self.module,
@@ -343,6 +355,19 @@ class _Emitter:
         f.ret()
         row = self.program.tensors[op.operands[3]].name
         return (*lines, f"sums start from {row}, in registers" if inside else f"{row} is copied to the output first")
+
+    def may_start(self, op: MergedOp, elements: tuple[Element, ...], threads: int) -> bool:
+        """Whether sums begin with what the output starts from."""
+        sizes = self.module.sizes
+        outcome = may_start(as_numbers(op), elements, self.target, threads, self.settings)
+
+        def same(given: tuple[int, ...]) -> tuple[int, ...] | None:
+            now = may_start(with_sizes(op, given), elements, self.target, threads, self.settings)
+            return () if now == outcome else None
+
+        if sizes is not None and sizes.follows:
+            sizes.answers(same, sizes_of(op))
+        return outcome
 
     def region(self, at: _Place, loop: Loop) -> None:
         """A chain of parallel loops as tasks of the pool."""

@@ -19,7 +19,7 @@ Source: own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from operator import index
 
@@ -131,6 +131,18 @@ class Merged:
                 yield step
             else:
                 stack += reversed(step.body)
+
+
+def sizes_of(op: MergedOp) -> list[int]:
+    """The numbers of an operation's modes and offsets."""
+    return [*op.offsets, *(number for mode in op.modes for number in (mode.extent, *mode.strides))]
+
+
+def with_sizes(op: MergedOp, sizes: Sequence[int]) -> MergedOp:
+    """The operation with other numbers for `sizes_of`."""
+    count, width = len(op.operands), 1 + len(op.operands)
+    rows = (sizes[k : k + width] for k in range(count, count + width * len(op.modes), width))
+    return replace(op, modes=tuple(Mode(row[0], tuple(row[1:])) for row in rows), offsets=tuple(sizes[:count]))
 
 
 def injective(modes: tuple[Mode, ...], operand: int, width: int) -> bool:

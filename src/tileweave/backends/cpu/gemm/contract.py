@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.gemm.block import BlockWriter
-from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, with_sizes
+from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, axes_of, tile_of, with_sizes
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.gemm.micro import multiply_add
 from tileweave.backends.cpu.gemm.tiny import emit_straight, straight
 from tileweave.backends.cpu.llvm.elements import Element, convert
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
-from tileweave.backends.cpu.llvm.loops import emit_nest, run_tasks
+from tileweave.backends.cpu.llvm.loops import constants, emit_nest, run_tasks
+from tileweave.backends.cpu.llvm.sizes import unrecorded
 from tileweave.backends.cpu.memory import rounded
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
-from tileweave.teir.merged.form import MergedOp, Mode
+from tileweave.teir.merged.form import MergedOp, Mode, sizes_of
+from tileweave.teir.merged.form import with_sizes as with_numbers
 
 PARAMETERS = [
     ("ptr", "env"),
@@ -78,24 +80,42 @@ def emit_contraction(
         alone: whether other threads may be in the function too, as in a parallel region: what the tasks of one call
             share then lies in the memory of its thread.
     """
-    decided = block_product(op, elements, target, threads, settings)
+    decided = block_product(as_numbers(op), elements, target, threads, settings)
     if module.sizes is None and not start and straight(decided):
         several = threads > 1 and decided.flops >= PARALLEL_FLOPS
         how = emit_straight(module, target, name, PARAMETERS, op, decided, parallel=several)
         return (*decided.explain(names), how)
     block = BlockWriter(module, target, name, op, decided, start)
     layout = block.layout
+    notes = (*decided.explain(names), block.explain())
+    if module.sizes is not None:
+        size = module.sizes.parameter
+        if module.sizes.follows:
+            which = axes_of(decided)[0], tile_of(decided)[0]
+
+            def numbers(given: tuple[int, ...]) -> tuple[int, ...] | None:
+                c = block_product(with_numbers(op, given), elements, target, threads, settings)
+                (axes, extents), (tile, blocks) = axes_of(c), tile_of(c)
+                return (*extents, *blocks) if (axes, tile) == which else None
+
+            found = iter(module.sizes.answers(numbers, sizes_of(op)))
+            decided = with_sizes(decided, lambda _: size(next(found)))
+        else:
+            decided = with_sizes(decided, size)
+        block = BlockWriter(module, target, name, op, decided, start)
+        module.sizes.results = (block.layout.shared_bytes, block.layout.thread_bytes)
+        layout = block.layout if module.sizes.follows else layout
     if alone:
         memory.reserve(0, rounded(layout.thread_bytes) + layout.shared_bytes)
     else:
         memory.reserve(layout.shared_bytes, layout.thread_bytes)
-    notes = (*decided.explain(names), block.explain())
-    if module.sizes is not None:
-        decided = with_sizes(decided, module.sizes.parameter)
-        block = BlockWriter(module, target, name, op, decided, start)
-        module.sizes.results = (block.layout.shared_bytes, block.layout.thread_bytes)
     _Emitter(module, name, decided, block, threads, alone).emit()
     return notes
+
+
+def as_numbers(op: MergedOp) -> MergedOp:
+    """The operation of sizes that may be followed, of whose use nothing is recorded."""
+    return with_numbers(op, list(map(unrecorded, sizes_of(op))))
 
 
 def may_start(op: MergedOp, elements: tuple[Element, ...], target: Target, threads: int, settings: Settings) -> bool:
@@ -139,7 +159,7 @@ def emit_scalar(module: Module, target: Target, name: str, op: MergedOp, element
         old = f.load(out.memory, moved[-1], out.width_bytes)
         f.store(out.memory, multiply_add(f, out, 1, values[0], values[1], old), moved[-1], out.width_bytes)
 
-    emit_nest(f, [d for d in op.modes if d.extent > 1], pointers, point)
+    emit_nest(f, constants([d for d in op.modes if d.extent > 1]), pointers, point)
     f.ret()
 
 

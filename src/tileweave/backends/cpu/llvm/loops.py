@@ -6,10 +6,16 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from tileweave.backends.cpu.llvm.ir import Function, Value
+from tileweave.backends.cpu.llvm.sizes import plain
 from tileweave.teir.merged.form import Mode
 
 PARALLEL_BYTES = 256 * 1024
 """Operations that write less than this run on one thread."""
+
+
+def constants(dims: Sequence[Mode]) -> tuple[Mode, ...]:
+    """Axes with sizes that are constants of the text."""
+    return tuple(Mode(plain(dim.extent), tuple(map(plain, dim.strides))) for dim in dims)
 
 
 def emit_nest(f: Function, dims: Sequence[Mode], pointers: Sequence[str], body: Callable[[list[str]], None]) -> None:

@@ -40,7 +40,7 @@ class Sizes:
         self.parameters: list[int] = []
         self.results: tuple[int, ...] = ()
         self.follows = follows
-        self.functions: dict[str, Callable[[float], int]] = {}
+        self.functions: dict[str, Callable[[Any], Any]] = {}
         self._bits: list[tuple[int, int]] = []
         self._known: dict[Any, Word] = {}
         self._decided: set[str] = set()
@@ -65,6 +65,25 @@ class Sizes:
         made = self.followed(0)
         self.numbers[made.place] = number  # type: ignore[attr-defined, call-overload]
         return FollowedNumber(self, number, made.place)  # type: ignore[attr-defined]
+
+    def answers(self, work: Callable[[tuple[int, ...]], tuple[int, ...] | None], given: Sequence[int]) -> list[int]:
+        """What a function makes of sizes, followed as well; within it nothing is recorded.
+
+        Args:
+            work: gives None where the text would be another one.
+            given: sizes and numbers.
+        """
+        made = work(tuple(map(_number, given))) or ()
+        name, whole = f"work{len(self.functions)}", f"r{len(self.functions)}"
+        self.functions[name] = work
+        self.lines.append(f"{whole} = {name}(( {''.join(f'{_text(one)} , ' for one in given)}))")
+        self.lines.append(f"if {whole} is None: return None")
+        found: list[int] = []
+        for k, number in enumerate(made):
+            self.numbers.append(number)
+            found.append(FollowedSize(self, number, len(self.numbers) - 1))
+            self.lines.append(f"{_text(found[-1])} = {whole} [{k}]")
+        return found
 
     def constant(self, number: float, bits: Callable[[float], int]) -> int:
         """The word for the bits of a constant of the program, of which equal ones share one."""
@@ -287,7 +306,7 @@ class Table:
         for line in reversed(sizes.lines):
             words = line.replace(":", " ").split()
             if line.startswith("if ") or words[0] in needed:
-                needed.update(word for word in words if word.startswith("v"))
+                needed.update(word for word in words if word[0] in "vr" and word[1:].isdigit())
                 kept.append(line)
         names = "".join(f"v{k}, " for k in sizes.parameters)
         lines = [f"{names}= numbers" if names else "pass", *reversed(kept)]
@@ -301,6 +320,11 @@ class Table:
 def plain(size: int) -> int:
     """A size as a constant of the text, which holds for this very number from then on; a word stays a word."""
     return size.__index__() if isinstance(size, FollowedSize) else size
+
+
+def unrecorded(size: int) -> int:
+    """A size as a number, of whose use nothing is recorded: for what `Sizes.answers` asks again."""
+    return size.number if isinstance(size, Word) else size
 
 
 def known(size: object) -> bool:

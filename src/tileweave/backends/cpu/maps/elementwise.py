@@ -20,11 +20,11 @@ from math import prod
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
-from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, emit_nest, emit_points
+from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, constants, emit_nest, emit_points
 from tileweave.backends.cpu.llvm.meanings import CHEAP, HEAVY, Registers, wide_of
 from tileweave.backends.cpu.llvm.sizes import known, plain
 from tileweave.backends.cpu.maps.blocks import LONG_ROW_BYTES, paged
-from tileweave.backends.cpu.maps.order import Shape, constants, shape_of, with_sizes
+from tileweave.backends.cpu.maps.order import Shape, shape_of, with_sizes
 from tileweave.backends.cpu.maps.pieces import SplitReduction, pieces_of
 from tileweave.backends.cpu.maps.points import Carried, Points
 from tileweave.backends.cpu.maps.tiles import PIECE, RUN, Crossing, crossing_of, emit_tiles

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.llvm.elements import Element
@@ -98,11 +98,6 @@ def with_sizes(shape: Shape, elements: tuple[Element, ...], size: Callable[[int]
 
     dims, sums, outer = (tuple(map(mode, dims)) for dims in (shape.dims, shape.sums, shape.outer))
     return replace(shape, dims=dims, along=mode(shape.along), sums=sums, outer=outer)
-
-
-def constants(dims: Sequence[Mode]) -> tuple[Mode, ...]:
-    """Axes with sizes that are constants of the text."""
-    return tuple(Mode(plain(dim.extent), tuple(map(plain, dim.strides))) for dim in dims)
 
 
 def _leading(op: MergedOp) -> int:
