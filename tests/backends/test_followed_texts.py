@@ -84,6 +84,17 @@ def random_product(rng: random.Random) -> teir.Program:
     return teir.emit_contraction("ik,kj->ij", (x, w), out, **behind)
 
 
+def random_attention(rng: random.Random) -> teir.Program:
+    """Attention with a scale, of few queries or many."""
+    queries, keys = (int(2 ** rng.uniform(1, 9)) for _ in range(2))
+    depth = rng.choice((16, 32, 40))
+    q, k, v, out = (dense(shape) for shape in ((queries, depth), (keys, depth), (keys, depth), (queries, depth)))
+    scale = rng.choice((0.25, 0.125))
+    steps = [("Fill", (scale,)), ("Mul", (0, -1)), ("ReduceMax", (-2,)), ("Sub", (-2, -3)), ("Exp", (-4,))]
+    steps += [("ReduceSum", (-5,)), ("Div", (-5, -6))]
+    return teir.emit_attention(steps, [q, k, v], out, ["id", "jd", "je", "ie"])
+
+
 def resized(program: teir.Program, rng: random.Random) -> teir.Program:
     """The same program with some other sizes, of the same kind."""
 
@@ -126,15 +137,16 @@ def test_served_programs_would_get_the_same_text_and_table(target: Target, block
     rng = random.Random(block)
     known: dict[object, list[tuple[followed.FollowedText, str]]] = {}
     served = 0
-    for number in range(60):
+    for number in range(70):
         threads = rng.choice((1, 2))
         kinds = (
             random_rows,
             random_rows,
             random_product,
+            random_attention,
             lambda rng: random_programs.any_program(rng.randrange(10**6)),
         )
-        first = kinds[number % 4](rng)
+        first = kinds[number % 5](rng)
         for program in (first, *(resized(first, rng) for _ in range(4))):
             if teir.problems(program) or kind_of(program) is None:
                 continue

@@ -13,17 +13,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
+from tileweave.backends.cpu.attention.cut import choose_sizes, numbers_of
+from tileweave.backends.cpu.attention.match import Attention
 from tileweave.backends.cpu.attention.match import match as match_attention
 from tileweave.backends.cpu.direct.match import match
-from tileweave.backends.cpu.llvm.sizes import Sizes, Table, unrecorded
+from tileweave.backends.cpu.llvm.sizes import Sizes, Table, exactly, unrecorded
 from tileweave.backends.cpu.memory import rounded, scratch_offsets
 from tileweave.backends.cpu.nest import Nest, emit_program, has_tiny, table_at
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.ir.form import number_of
 from tileweave.teir.ir.program import Program
+from tileweave.teir.merged.form import Merged, MergedOp, sizes_of, with_sizes
 from tileweave.teir.merged.merge import merged
 
 KEPT = 16
@@ -105,18 +109,10 @@ def write(program: Program, target: Target, threads: int) -> tuple[Nest, Followe
     sizes = Sizes(follows=True)
     own = followed(program, sizes)
     form = merged(own)
-    if any(primitive.operation == "Contraction" for primitive in program.primitives):
-        given = _sizes_of(own)
-
-        def plain(numbers: Sequence[int]) -> tuple[int, ...] | None:
-            """Not None where operations are computed one after the other."""
-            other = _with_sizes(program, numbers)
-            return () if match(merged(other), target) is None and match_attention(other, target) is None else None
-
-        if has_tiny(form) or plain(list(map(unrecorded, given))) is None:
-            return None
-        sizes.answers(plain, given)
-    nest = emit_program(form, target, threads, sizes=sizes)
+    if has_tiny(form) or not _no_convolution(form, sizes, target):
+        return None
+    attention = _attention(program, own, sizes, target, threads)
+    nest = emit_program(form, target, threads, sizes=sizes, followed=attention)
     reach = bounds(own)
     scratch, end = scratch_offsets(own, reach, rounded(8 * (table_at(own) + len(sizes.slots))))
     spans = [reach.get(spec.name, (0, 0)) for spec in own.tensors if spec.role != "scratch"]
@@ -124,6 +120,46 @@ def write(program: Program, target: Target, threads: int) -> tuple[Nest, Followe
     sizes.results = (*memory, *scratch.values(), *(byte for span in spans for byte in span))
     nest = replace(nest, shared_bytes=unrecorded(nest.shared_bytes), thread_bytes=unrecorded(nest.thread_bytes))
     return nest, FollowedText(Table(sizes).of, len(sizes.slots), tuple(scratch))
+
+
+def _no_convolution(form: Merged, sizes: Sizes, target: Target) -> bool:
+    """Whether a program is no direct convolution, which is written for its very sizes."""
+    steps = [step for step in form.body if isinstance(step, MergedOp)]
+    if len(steps) < len(form.body) or all(step.kind != "Contraction" for step in steps):
+        return True
+    widths = list(accumulate(map(len, map(sizes_of, steps)), initial=0))
+
+    def other(numbers: Sequence[int]) -> tuple[int, ...] | None:
+        parts = [numbers[first:last] for first, last in pairwise(widths)]
+        body = tuple(map(with_sizes, steps, parts))
+        return () if match(Merged(form.program, body), target) is None else None
+
+    given = [number for step in steps for number in sizes_of(step)]
+    if other(list(map(unrecorded, given))) is None:
+        return False
+    sizes.answers(other, given)
+    return True
+
+
+def _attention(
+    program: Program, own: Program, sizes: Sizes, target: Target, threads: int
+) -> tuple[Attention | None, list[int]]:
+    """The attention that a program is, and its numbers, followed."""
+    if sum(primitive.operation == "Contraction" for primitive in program.primitives) != 2:
+        return None, []
+    found = match_attention(program, target)
+    kind = numbers_of(found, choose_sizes(found, target, threads))[0] if found is not None else None
+    for number in filter(None, map(number_of, own.primitives if found is not None else ())):
+        exactly(number)  # it stands in the code
+
+    def numbers(given: Sequence[int]) -> tuple[int, ...] | None:
+        now = match_attention(_with_sizes(program, given), target)
+        if now is None or found is None:
+            return () if now is found else None
+        like, made = numbers_of(now, choose_sizes(now, target, threads))
+        return tuple(made) if like == kind else None
+
+    return found, sizes.answers(numbers, _sizes_of(own))
 
 
 def _sizes_of(program: Program) -> list[int]:

@@ -15,7 +15,7 @@ parallel region everything is sequential.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tileweave.backends.cpu.attention.emit import emit_attention
+from tileweave.backends.cpu.attention.match import Attention
 from tileweave.backends.cpu.attention.match import match as match_attention
 from tileweave.backends.cpu.direct.emit import Packing, emit_direct
 from tileweave.backends.cpu.direct.match import match
@@ -103,6 +104,7 @@ def emit_program(
     merge: bool = True,
     constant: Collection[str] = (),
     sizes: Sizes | None = None,
+    followed: tuple[Attention | None, Sequence[int]] = (None, ()),
 ) -> Nest:
     """The module of a merged program.
 
@@ -114,12 +116,15 @@ def emit_program(
         general: whether the code serves other sizes as well.
         merge: whether operations may be computed together.
         constant: tensors whose arrays may be arranged otherwise, once, before the first run.
-        sizes: where the program's sizes are followed; it is no convolution or attention then, and no `has_tiny`.
+        sizes: where the program's sizes are followed; it is no convolution then, and no `has_tiny`.
+        followed: the attention that such a program is, and its numbers (`attention.cut.numbers_of`).
     """
     program = form.program
     follows = sizes is not None  # then it is neither
     found = match(form, target, constant) if settings == DEFAULT and not follows else None
-    attention = match_attention(program, target) if settings == DEFAULT and merge and not follows else None
+    attention, numbers = followed
+    if settings == DEFAULT and merge and not follows:
+        attention = match_attention(program, target)
     packings: dict[str, Packing] = {}
     tables: tuple[NDArray[Any], ...] = ()
     if sizes is None and general and not (has_tiny(form) and found is None and attention is None):
@@ -133,8 +138,8 @@ def emit_program(
         emitter.notes.update({op: lines for op in form.body if isinstance(op, MergedOp)})
         f.call("direct", "ptr %env", "i64 0", *(f"ptr {base}" for base in bases[: max(found.pointers) + 1]))
     elif attention is not None:
-        lines = emit_attention(emitter.module, target, "attention", attention, threads, emitter.memory)
-        emitter.notes.update(dict.fromkeys(list(form.operations())[-1:], lines))
+        lines = emit_attention(emitter.module, target, "attention", attention, threads, emitter.memory, numbers)
+        emitter.note(list(form.operations())[-1], *lines)
         f.call("attention", "ptr %env", "i64 0", *(f"ptr {base}" for base in bases))
     else:
         emitter.steps(_Place(f, bases, {}, False, "0"), form.body)

@@ -20,7 +20,7 @@ Source: Tapestry, "TEG: Tapestry Expression Graph" and "Representing Graphs".
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Union, cast
@@ -410,6 +410,11 @@ class Graph(Node):
 
 _BELOW: weakref.WeakKeyDictionary[Graph, list[Node]] = weakref.WeakKeyDictionary()
 """Graph -> the nodes that it reaches: planning asks a dozen times."""
+
+
+def keep_order(graph: Graph, nodes: Iterable[Node]) -> None:
+    """Have the nodes of a graph known, from those that they were made of one by one, in their order."""
+    _BELOW.setdefault(graph, [node for node in dict.fromkeys(nodes) if node is not graph])
 
 
 _PLAIN = (

@@ -33,6 +33,7 @@ from tileweave.graph.ir.nodes import (
     Tensor,
     TensorType,
     children,
+    keep_order,
     relinked,
     topological,
 )
@@ -321,11 +322,17 @@ def moved(node: Node, new: Mapping[Node, Node]) -> Node:
 def with_sources(graph: Graph, new: Mapping[Source, Source]) -> Graph:
     """The graph that reads other sources, of the same types."""
     known = dict[Node, Node](new.items())
-    for node in topological([graph]):
+    for node in graph.nodes():
         if node not in known:
-            with built_for(node):
+            if isinstance(node, Operation):
+                with built_for(node):
+                    known[node] = moved(node, known)
+            else:
                 known[node] = moved(node, known)
-    return cast("Graph", known[graph])
+    made = cast("Graph", known[graph])
+    if made is not graph:
+        keep_order(made, [known[node] for node in graph.nodes()])
+    return made
 
 
 def _joined(

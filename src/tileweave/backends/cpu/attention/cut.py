@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.attention.match import Attention
@@ -77,6 +77,17 @@ def with_sizes(a: Attention, s: AttentionSizes, size: Callable[[int], int]) -> t
     outer, rows = (tuple(Mode(size(m.extent), each(m.strides)) for m in modes) for modes in (a.outer, a.rows))
     made = replace(a, offsets=each(a.offsets), outer=outer, rows=rows, keys=Mode(size(a.keys.extent), keys))
     return made, AttentionSizes(s.lanes, s.rows, s.vectors, size(s.keys), size(s.queries), size(s.blocks))
+
+
+def numbers_of(a: Attention, s: AttentionSizes) -> tuple[Hashable, list[int]]:
+    """What code is written for, and the numbers that it takes from a table, in the order of `with_sizes`."""
+    found: list[int] = []
+
+    def size(number: int) -> int:
+        found.append(number)
+        return -1
+
+    return with_sizes(a, s, size), found
 
 
 @dataclass

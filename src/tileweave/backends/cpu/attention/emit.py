@@ -10,6 +10,7 @@ Source: own; the running softmax is that of Milakov and Gimelshein, its tiles th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 from tileweave.backends.cpu.attention import parts
@@ -27,14 +28,26 @@ SEQUENTIAL_PRODUCTS = 1 << 18
 
 
 def emit_attention(
-    module: Module, target: Target, name: str, a: Attention, threads: int, memory: Workspace
+    module: Module,
+    target: Target,
+    name: str,
+    a: Attention,
+    threads: int,
+    memory: Workspace,
+    numbers: Sequence[int] = (),
 ) -> tuple[str, ...]:
-    """Add the function ``name(env, thread, p0, p1, ..)``, a pointer per tensor; how it works, in lines."""
+    """Add the function ``name(env, thread, p0, p1, ..)``, a pointer per tensor; how it works, in lines.
+
+    Where sizes are followed, ``numbers`` are those of `cut.numbers_of`, followed.
+    """
     sizes = choose_sizes(a, target, threads)
-    cut = Cut(module, target, name, a, sizes)
-    memory.reserve(0, cut.thread_bytes)
-    read = with_sizes(a, sizes, module.sizes.parameter) if module.sizes is not None else (a, sizes)
-    _write(Cut(module, target, name, *read), threads)
+    cut, table = Cut(module, target, name, a, sizes), module.sizes
+    read = a, sizes
+    if table is not None:
+        given = iter(numbers)
+        read = with_sizes(a, sizes, lambda n: table.parameter(next(given) if table.follows else n))
+    _write(written := Cut(module, target, name, *read), threads)
+    memory.reserve(0, written.thread_bytes if numbers else cut.thread_bytes)
     left = f", blocks that {len(cut.masks)} mask{'s hide' if len(cut.masks) > 1 else ' hides'} left out"
     return (
         f"attention: blocks of {sizes.keys} keys pass row panels of {sizes.rows} queries; running softmax",
