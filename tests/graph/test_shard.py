@@ -10,7 +10,13 @@ from random_graphs import close, random_cuts, random_graph, random_partitions
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
-from tileweave.graph.passes.shard import index_of_output, input_region, output_partition, shard_operation
+from tileweave.graph.passes.shard import (
+    index_of_output,
+    input_region,
+    output_partition,
+    shard_operation,
+    with_sources,
+)
 from tileweave.space import Box
 
 
@@ -223,3 +229,13 @@ def test_partial_results_combine_in_trees_of_any_arity(arity):
 def test_an_arity_below_two_is_refused():
     with pytest.raises(GraphError, match="arity 1"):
         tw.expand(tw.Graph.of(tw.add(np.ones(3), 1.0)), {}, arity=1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_graph_that_reads_other_sources_has_the_order_of_its_nodes(seed):
+    graph = tw.Graph.of(*(value.tensor for value in random_graph(seed, "float64")))
+    sources = [node for node in graph.nodes() if isinstance(node, tw.Source)]
+    holes = {one: tw.Source(tw.Hole(str(k % 2)), one.type) for k, one in enumerate(sources)}
+    made = with_sources(graph, holes)
+    assert made.nodes() == tw.topological([made])
+    assert {node for node in made.nodes() if isinstance(node, tw.Source)} == set(holes.values())
