@@ -95,13 +95,27 @@ def test_the_first_of_dense_rows(vector_bytes: int, monkeypatch: pytest.MonkeyPa
             for descending in (True, False):
                 out = np.empty((*shape[:-1], count), x.dtype)
                 assert firsts.searchable(x, out, x.ndim - 1)
-                values, places = g.top_k(tw.source(shape=x.shape, dtype=x.dtype, name="x"), count, largest=descending)
                 wanted = first_places(x, count, descending)
                 for threads in (1, 3):
-                    for made, want in ((values, np.take_along_axis(x, wanted, -1)), (places, wanted)):
-                        found = tw.run(tw.plan(made), bind={"x": x}, threads=threads)
-                        assert found.dtype == want.dtype
+                    for places, want in ((False, np.take_along_axis(x, wanted, -1)), (True, wanted)):
+                        found, calls = np.empty(want.shape, want.dtype), NativeCalls()
+                        call = firsts.Firsts(descending, places, threads)
+                        calls.sequence([calls.add(call, [x, found])]).run()
                         assert found.tobytes() == want.tobytes(), (kind, shape, count, descending)
+
+
+def test_many_of_short_rows_are_sorted_whole() -> None:
+    """By plans: the first of rows so short that the network takes them, and of longer ones, and their places."""
+    print("seed", SEED)
+    rng = np.random.default_rng(SEED)
+    for _ in range(12):
+        rows, extent = int(rng.integers(1, 90)), int(rng.integers(2, 400))
+        x = special(rng, (rows, extent), str(rng.choice(["f4", "f8", "i2", "u1", "i8"])))
+        count, largest = int(rng.integers(1, min(extent, 64))), bool(rng.random() < 0.5)
+        wanted = first_places(x, count, largest)
+        values, places = g.top_k(tw.source(x), count, largest=largest)
+        np.testing.assert_array_equal(tw.run(places), wanted)
+        np.testing.assert_array_equal(tw.run(values), np.take_along_axis(x, wanted, -1))
 
 
 def test_threads_share_the_rows_of_which_the_first_are_wanted() -> None:

@@ -13,7 +13,7 @@ from tileweave.backends.cpu.indexed.scatters import Scatter, scatterable
 from tileweave.backends.cpu.indexed.searches import Search, findable
 from tileweave.backends.cpu.indexed.takes import Take, takeable
 from tileweave.backends.cpu.recurrent.bind import Recurrence, computable
-from tileweave.backends.cpu.sorting.bind import Sort, sortable
+from tileweave.backends.cpu.sorting.bind import Sort, sortable, sorts_sooner
 
 Arrays = Sequence[NDArray[Any]]
 How = Mapping[str, Any]
@@ -33,9 +33,10 @@ def _scatter(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
 def _sort(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
     x, out = arrays
     axis, descending, places = how["axis"], how["descending"], how["output"] == "indices"
-    if searchable(x, out, axis):
+    whole = sortable(x, out, axis)
+    if searchable(x, out, axis) and not (whole and sorts_sooner(x, out, axis, places)):
         return Firsts(descending, places, threads)
-    return Sort(axis, descending, places, threads) if sortable(x, out, axis) else None
+    return Sort(axis, descending, places, threads) if whole else None
 
 
 def _search(operator: str, how: How, arrays: Arrays, threads: int) -> Made:

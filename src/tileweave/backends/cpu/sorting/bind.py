@@ -48,6 +48,25 @@ def sortable(x: Array, out: Array, axis: int) -> bool:
     return bool(known and fits and x.dtype.isnative and x.flags.aligned and out.flags.aligned)
 
 
+_TIMES = {1: 24, 2: 8}
+"""By parts of a record: up to so many times the elements that are wanted, rows are sorted whole sooner than searched
+(of 600 rows of 128, the first 8 in 66 us and in 246; where records have two parts, in 428 and in 301)."""
+
+
+def sorts_sooner(x: Array, out: Array, axis: int, places: bool) -> bool:
+    """Whether whole rows are sorted sooner than their first few elements are found: rows fill the lanes, and are
+    short."""
+    keys, target, count = _keys(x, axis, places), host(), out.shape[axis]
+    extent = x.shape[axis]
+    full = x.size // extent >= target.lanes(keys.bytes) and extent <= _longest(keys, target)
+    return bool(full and count > 1 and extent <= _TIMES[keys.parts] * count)
+
+
+def _longest(keys: Keys, target: Target) -> int:
+    """Elements of the longest column: half of the second cache holds a batch of them."""
+    return max(_FEWEST, target.l2_bytes // 2 // row_bytes(keys, target))
+
+
 def _keys(x: Array, axis: int, places: bool) -> Keys:
     width, infinity = x.itemsize, INFINITIES.get(x.dtype.name, 0)
     if not places:
@@ -111,7 +130,7 @@ class Sort:
 def _cut(keys: Keys, target: Target, rows: int, extent: int, threads: int) -> dict[str, int]:
     """How rows are cut into segments, and who sorts them."""
     lanes = target.lanes(keys.bytes)
-    most = max(_FEWEST, target.l2_bytes // 2 // row_bytes(keys, target))
+    most = _longest(keys, target)
     segments, length = 1, extent
 
     def halved() -> None:
