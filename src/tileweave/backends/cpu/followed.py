@@ -176,26 +176,25 @@ def _with_sizes(program: Program, sizes: Sequence[int]) -> Program:
     return replace(program, axes=tuple(axes))
 
 
-_TEXTS: dict[Hashable, list[tuple[weakref.ref[Any], FollowedText]]] = {}
+_KERNELS: dict[Hashable, list[weakref.ref[Any]]] = {}
 KINDS = 1024
 """As many kinds are known, the last ones that were written."""
 
 
-def find(key: Hashable, numbers: Sequence[float]) -> tuple[Any, FollowedText, tuple[int, ...], CallPlaces] | None:
-    """(a kernel of the same text, the text, its table, its places) for the numbers of a program; None: write one."""
-    for kernel, text in _TEXTS.get(key, ()):
-        alive = kernel()
-        if alive is None:
-            continue
-        found = text.serves(numbers)
+def find(key: Hashable, numbers: Sequence[float]) -> tuple[Any, tuple[int, ...], CallPlaces] | None:
+    """(a kernel of a text that serves the numbers of a program, its table, its places); None: write one."""
+    for one in _KERNELS.get(key, ()):
+        kernel = one()
+        found = None if kernel is None else kernel.text.serves(numbers)
         if found is not None:
-            return alive, text, *found
+            return kernel, *found
     return None
 
 
-def keep(key: Hashable, kernel: Any, text: FollowedText) -> None:
-    """Have a text found while a kernel of it lives; the last one that is given counts."""
-    others = [one for one in _TEXTS.pop(key, ()) if one[1] is not text and one[0]() is not None]
-    _TEXTS[key] = [(weakref.ref(kernel), text), *others[: KEPT - 1]]
-    while len(_TEXTS) > KINDS:
-        _TEXTS.pop(next(iter(tuple(_TEXTS)), None), None)  # other threads may change it meanwhile
+def keep(key: Hashable, kernel: Any) -> None:
+    """Have the text of a kernel found while a kernel of it lives; the last one that is given counts."""
+    alive = [(one, kernel_of) for one in _KERNELS.pop(key, ()) if (kernel_of := one()) is not None]
+    others = [one for one, other in alive if other.text is not kernel.text]
+    _KERNELS[key] = [weakref.ref(kernel), *others[: KEPT - 1]]
+    while len(_KERNELS) > KINDS:
+        _KERNELS.pop(next(iter(tuple(_KERNELS)), None), None)  # other threads may change it meanwhile

@@ -22,7 +22,7 @@ from tileweave.backends.cpu.checks import ArrayChecks, pairs_of
 from tileweave.backends.cpu.direct.arrange import Ordered, arranged_once, reordered
 from tileweave.backends.cpu.direct.emit import Packing
 from tileweave.backends.cpu.direct.match import match
-from tileweave.backends.cpu.followed import CallPlaces, find, keep, write
+from tileweave.backends.cpu.followed import CallPlaces, FollowedText, find, keep, write
 from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, family_of
 from tileweave.backends.cpu.llvm.sizes import Table
 from tileweave.backends.cpu.memory import rounded, scratch_offsets
@@ -63,6 +63,8 @@ class CpuKernel:
         self._own: list[CpuKernel] | None = None
         self.settled = True
         """Whether it runs on code of its own kind of blocks; else on what serves until that is made."""
+        self.text: FollowedText | None = None
+        """For which sizes its code is, where that was recorded."""
         self.threads = how.threads
         self.target = how.target
         self._how = how
@@ -498,9 +500,9 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
     key = (kind, how.threads, how.target)
     again = find(key, numbers_of(how.program)) if kind is not None else None
     if again is not None:
-        like, text, table, places = again
+        like, table, places = again
         kernel: CpuKernel = like.again(how, table, places)
-        keep(key, kernel, text)
+        keep(key, kernel)
         return kernel
     form = merged(how.program, merge=how.merge)
     family = family_of(form, how.target, how.threads, how.settings) if cache and not constant else None
@@ -523,7 +525,8 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
         nest, text = made_for
         code = compile_ir(nest.source, ("entry", "entry_objects"), how.target)
         kernel = CpuKernel(None, nest, Variant(code, None), None, how)
-        keep(key, kernel, text)
+        kernel.text = text
+        keep(key, kernel)
         return kernel
     given: dict[str, Any] = {"general": GENERAL, "merge": how.merge, "constant": constant}
     nest = emit_program(form, how.target, how.threads, how.settings, **given)
