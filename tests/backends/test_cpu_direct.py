@@ -13,6 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 import tileweave as tw
 from tileweave import graph as tg
 from tileweave.backends.cpu import compile
+from tileweave.backends.cpu.direct import match
 from tileweave.backends.cpu.direct.match import LONG_ROW
 from tileweave.backends.cpu.target.target import host
 from tileweave.layout import strided
@@ -100,12 +101,15 @@ def test_nan_and_infinities_stay_in_the_windows_that_hold_them():
 @pytest.mark.skipif(not hasattr(mmap, "PROT_NONE") and not hasattr(ctypes, "CDLL"), reason="pages cannot be locked")
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("groups", [1, 4])
-def test_nothing_before_or_behind_an_array_is_touched(stride, groups):
-    """Arrays that begin, or end, at the border of a page that may not be read."""
+@pytest.mark.parametrize("short", [False, True])
+def test_nothing_before_or_behind_an_array_is_touched(stride, groups, short, monkeypatch):
+    """Arrays that begin, or end, at the border of a page that may not be read; short rows, each by itself, too."""
+    if short:
+        monkeypatch.setattr(match, "_SHORT", 99.0)
     library = ctypes.CDLL(None, use_errno=True)
     page = mmap.PAGESIZE
     for side in (0, 1):
-        for width in (5, 7, 16, 19, 33):
+        for width in (5, 7, 13, 16, 19, 33):
             held = []
 
             def bordered(shape, side=side, held=held):
@@ -160,12 +164,17 @@ def test_short_vectors_of_many_pixels_and_filters_are_packed(kernel, stride):
         assert ("direct convolution" in made.explain()) == (filters == 6 and kernel > 1)
 
 
+@pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_vectors_that_end_with_their_rows_compute_some_pixels_twice(seed):
+def test_vectors_that_end_with_their_rows_compute_some_pixels_twice(seed, short, monkeypatch):
+    """And rows that are shorter than a vector have one under a mask."""
     rng = np.random.default_rng([seed, 17])
     lanes = host().lanes(4)
+    if short:
+        monkeypatch.setattr(match, "_SHORT", 99.0)
     n, channels, filters = (int(k) for k in rng.integers(1, (4, 9, 20)))
-    height, width, step = int(rng.integers(3, 12)), int(rng.integers(lanes + 1, 5 * lanes)), 1 + seed % 2
+    height, step = int(rng.integers(3, 12)), 1 + seed % 2
+    width = int(rng.integers(2, lanes)) if short else int(rng.integers(lanes + 1, 5 * lanes))
     x = rng.integers(-9, 10, (n, channels, step * height + 2, step * width + 2)).astype("f4")
     w = rng.integers(-9, 10, (filters, channels, 3, 3)).astype("f4")
     bias = rng.integers(-9, 10, (filters, 1, 1)).astype("f4")

@@ -112,7 +112,8 @@ class _Writer:
         self.width = c.element.width_bytes
         self.lanes = self.target.lanes(self.width)
         self.full = vector(c.element.memory, self.lanes)
-        self.masked = not c.by_rows and (self.tiles.crossed > 1 or c.pixels % self.lanes != 0)
+        self.short = c.short(self.target)
+        self.masked = self.short or (not c.by_rows and (self.tiles.crossed > 1 or c.pixels % self.lanes != 0))
         self.panels = -(-c.filters[0] // self.tiles.filters)
         self.pointers = c.pointers
         self.places: tuple[int, ...] = ()  # of the tables
@@ -253,10 +254,11 @@ class _Writer:
         rows, crossed = self.tiles.filters, self.tiles.crossed
         places: list[list[str]] = []
         masks: list[list[tuple[str, ...]]] = []
+        short = self.lanes_of(f, "0", self.row_end(f)) if self.short else ()
         for j in range(count):
             entries = [f.at("%v", (j * crossed + s) * _ENTRY_BYTES) for s in range(crossed)]
             places.append([f.at("%x", f.load("i64", at, 8)) for at in entries])
-            masks.append([self.masks(f, at) if self.masked else () for at in entries])
+            masks.append([short or (self.masks(f, at) if self.masked else ()) for at in entries])
         numbers = Registers(f, self.target, self.lanes).floats(self.c.element)
         stride: Value = self.width if self.c.packed else self.size(self.c.filters[1])
         along = rows * self.width  # from term to term, in packed weights
@@ -298,6 +300,15 @@ class _Writer:
     def masks(self, f: Function, entry: str) -> tuple[str, ...]:
         """The lanes of a segment, and what is read for them."""
         begin, end = (f.load("i32", f.at(entry, 8 + 4 * k), 4) for k in range(2))
+        return self.lanes_of(f, begin, end)
+
+    def row_end(self, f: Function) -> str:
+        """The pixels of a row that is shorter than a vector."""
+        extent = self.size(self.c.rows[-1][0])
+        return str(extent) if isinstance(extent, int) else f.value(f"trunc i64 {extent} to i32")
+
+    def lanes_of(self, f: Function, begin: str, end: str) -> tuple[str, ...]:
+        """The lanes from one to another, and what is read for them."""
         own = self.between(f, begin, end, 0)
         if self.c.step == 1:
             return (own,)
@@ -353,10 +364,11 @@ class _Writer:
             starts = [f.at(f"%e{k}", pixel_bytes if c.extras[o].along_pixels else 0) for k, o in enumerate(extras)]
         strides = {o: self.size(c.extras[o].filter_stride) for o in extras}
         out_stride = self.size(c.filters[2])
+        row_mask = vectors.mask_below(f, str(self.size(c.rows[-1][0])), self.lanes) if self.short else None
         masks = [
             vectors.mask_below(f, str(f.sub(self.size(c.pixels), f.add("%pixel", j * self.lanes))), self.lanes)
             if c.pixels % self.lanes and not c.by_rows
-            else None
+            else row_mask
             for j in range(count)
         ]
 
