@@ -11,8 +11,8 @@ from random_graphs import random_graph
 import tileweave as tw
 from tileweave import graph as g
 from tileweave import lower
-from tileweave.lower import batches, binding
-from tileweave.lower.batches import places_of
+from tileweave.lower import binding
+from tileweave.lower.places import Places
 from tileweave.planner import Plan, machines
 from tileweave.planner.steps import steps_of
 from tileweave.runtime import run_plan
@@ -25,8 +25,7 @@ SEED = 20261127
 @pytest.fixture(autouse=True)
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has all plans bound in columns, however few their tasks."""
-    monkeypatch.setattr(batches, "ALIKE", 0)
-    monkeypatch.setattr(batches, "FEW", 1)
+    monkeypatch.setattr(binding, "FEW", 1)
     monkeypatch.setattr(import_module("tileweave.lower.execute"), "MANY_COMBINED", 1)
 
 
@@ -43,7 +42,7 @@ def of_random(seeds: range, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     for seed in seeds:
         rng = np.random.default_rng(seed)
         room = {"room": 0} if seed % 3 == 0 else {}
-        monkeypatch.setattr(binding, "places_of", lambda *a, own=room: places_of(*a[:-1], own.get("room", a[-1])))
+        monkeypatch.setattr(binding, "Places", lambda *a, own=room: Places(*a[:-1], own.get("room", a[-1])))
         dtype = ("int64", "int32", "float32", "float64")[seed % 4]
         values = random_graph(seed, dtype)
         tensors = [value.tensor for value in values]
@@ -127,7 +126,7 @@ def test_donated_arrays_in_columns_are_written_over_where_nothing_is_read_afterw
             assert tw.run(plan, bind=arrays, out=arrays[donated]) is arrays[donated]
             np.testing.assert_array_equal(arrays[donated], wanted)
     (kept,) = bound(plan)
-    over = {"one by one": {0, 1}, "backwards": {0, 1}}
+    over = {"one by one": {0}, "backwards": {0}}  # b is read when its place holds what a became
     assert kept.apart.over[0] == over.get(name, set())
 
 

@@ -11,7 +11,7 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -21,18 +21,17 @@ import numpy as np
 
 from tileweave.backends.base import Arranged, Moves, backend
 from tileweave.backends.calls import AddsAlike, Calls, Wanted
-from tileweave.backends.host import address_of, empty, owner
+from tileweave.backends.host import address_of, owner
 from tileweave.graph import Operation, Sink, Source
-from tileweave.lower import actions, homes
+from tileweave.lower import actions
 from tileweave.lower.actions import CallColumns, CallSegment, Found, WorkFailed
-from tileweave.lower.batches import FEW, AlikeTasks, TaskPlaces, native, places_of
+from tileweave.lower.addresses import Addresses
 from tileweave.lower.execute import COPIES, Writes, combination, copy, definition, execute, regular
-from tileweave.lower.homes import reshaped, through, views
+from tileweave.lower.places import AlikeTasks, Places
 from tileweave.lower.reads import (
     block_bytes,
     call_of,
     constant,
-    has_place,
     is_call,
     is_native,
     own,
@@ -43,10 +42,9 @@ from tileweave.lower.reads import (
     updates,
     view_of,
 )
-from tileweave.lower.sweeps import find as sweeps
 from tileweave.lower.sweeps.calls import PanelCalls
-from tileweave.lower.sweeps.fields import Sweep
 from tileweave.lower.sweeps.panels import Made, SweepActions
+from tileweave.lower.table import TaskTable
 from tileweave.lower.values import (
     Action,
     ArrayAccess,
@@ -67,6 +65,8 @@ from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Read, ReadPiece, Task
 
 Array = np.ndarray[Any, Any]
+FEW = 4
+"""So many tasks that lie alike are not worth columns of their own."""
 
 
 class TaskBinding:
@@ -92,7 +92,7 @@ class TaskBinding:
         self.bound = tuple(number for number, source in enumerate(sources) if source not in constant)
         """The numbers of the sources that every run brings."""
         self._count, self._sinks = len(sources), {sink: number for number, sink in enumerate(sinks)}
-        self._boxes = [sink.tensor.type.box for sink in sinks]
+        self._boxes = [sink.tensor.type.box for sink in sinks]  # of the results
         kinds = [sink.tensor.type for sink in sinks]
         self.results = [np.ndarray(k.shape, k.dtype, untouched(k.size_bytes)) for k in kinds]
         """Arrays that lie as the results do."""
@@ -107,27 +107,15 @@ class TaskBinding:
         self._alike: dict[Any, int] = {}  # how arrays lie -> the first call that copies one to the other
         self._outputs: dict[tuple[int, str], int] = {}  # (task that leaves a block of several, output) -> its value
         self._kept: dict[int, Array] = {}  # arrays that calls name, by identity; each has its own memory
-        self.python_steps = self.kernels = 0
-        self._places = places_of(steps, tasks, sources, constant, self._sinks, room_bytes)
-        self.in_columns = self._places is not None
-        self._native = self._places.native.tolist() if self._places else [native(steps[t.step], t) for t in tasks]
-        self._buffers: dict[tuple[int, int], Array | Slot] = self._places.buffers if self._places else {}
-        self._holders = homes.Holders(sources, constant, self._buffers, self.results, self.first_result)
-        self._homes: Mapping[int, Home] = {}
+        self.python_steps = self.kernels = self.combined = 0
+        self._table = table = TaskTable(steps, tasks, self._sinks, sources, constant)
+        self._places = Places(table, sources, constant, room_bytes)
+        self._addresses = Addresses(self._places, sources, [box.shape for box in self._boxes])
         self._fixed: dict[int, Any] = {}  # task -> its array, or its block of several outputs
-        self._views: dict[int, ReadPiece] = {}  # reshape -> what it is a view of
-        self._seen = tasks  # what they read through views
-        self._sweeps: dict[int, Sweep] = {}  # task -> its sweep, which runs in the place of its last task
-        self._panels = PanelCalls(steps, threads, self._never_changes)
-        if self._places is not None:
-            self._homes, self.arena_bytes = self._places.homes, self._places.total
-            self._add_columns(self._places)
-        else:
-            self.arena_bytes = self._lay_out(room_bytes)
-            dropped = homes.dropped(steps, self._seen, self._stays)
-            for task in tasks:
-                self._add(task, dropped.get(task.number, ()))
-            self._flush()
+        self._panels = PanelCalls(steps, threads, self._table.never_changes)
+        self.arena_bytes = self._places.arena_bytes
+        self.in_columns = self._add_all(self._places)
+        """How many tasks are bound in columns."""
         self.arena_bytes += self._panels.arranged_bytes
         self.apart = self._accesses.apart(list(sources.values()), self.bound, self.results)
         """Of the arrays that a run brings and the results."""
@@ -150,44 +138,48 @@ class TaskBinding:
     @property
     def gathered_bytes(self) -> IntArray:
         """What each task puts together to read it, by number."""
-        there = self._places
-        return there.gathered_bytes if there else homes.gathered_bytes(self._buffers, len(self._tasks))
+        return self._places.gathered_bytes
 
     def wanted(self) -> list[Wanted]:
         """What the arrays of a run have to be: the bound sources, then the results."""
         taken = [array for source, array in self._samples.items() if source not in self._constant]
         return [*actions.wanted_of(taken, False), *actions.wanted_of(self.results, True, len(taken))]
 
-    def _add(self, task: Task, dropped: Sequence[int]) -> None:
+    def _add(self, task: Task) -> None:
         """Adds what a run does for a task, and then drops blocks that Python holds."""
+        number = task.number
         if self._steps[task.step].stage == "store":
             self._store(task)
-        elif task.number in self._fixed:
-            self._fix(task)
-        elif task.number in self._sweeps:
+        elif number in self._table.sweeps:
             self._sweep(task)
-        elif task.number not in self._views:
+        elif number not in self._fixed and number not in self._places.views:
             self._work(task)
-        if dropped:
-            outputs = [number for (one, _), number in self._outputs.items() if one in dropped]
-            self._act(-1, partial(actions.drop, [*(self._count + number for number in dropped), *outputs]))
+        if dropped := self._places.dropped.get(number, ()):
+            outputs = [value for (one, _), value in self._outputs.items() if one in dropped]
+            self._act(-1, partial(actions.drop, [*(self._count + one for one in dropped), *outputs]))
 
-    def _add_columns(self, places: TaskPlaces) -> None:
-        """Adds what a run does for all tasks."""
+    def _add_all(self, places: Places) -> int:
+        """Adds what a run does for all tasks; how many of them are bound in columns."""
+        for number in np.flatnonzero(self._table.fixed).tolist():
+            self._fix(self._tasks[number])
         alone, columns = list[int](), list[CallColumns]()
-        for rows in places.rows:
+        for rows in (one for one in places.rows if not self._table.fixed[one.sample.number]):
             found = self._bind_rows(places, rows)
             alone += rows.numbers.tolist() if found is None else []
             columns += found or []
-        between, dropped = list[tuple[int, list[Found]]](), places.dropped
+        between = list[tuple[int, list[Found]]]()
         for number in sorted(alone):
-            self._add(self._tasks[number], dropped.get(number, ()))
-            self._flush()
-            between.append((number, self.found))
-            self.found = []
-        self.found = actions.in_order_of_tasks(columns, between, COPIES)
+            self._add(self._tasks[number])
+            if columns:
+                self._flush()
+                between.append((number, self.found))
+                self.found = []
+        self._flush()
+        if columns:
+            self.found = actions.in_order_of_tasks(columns, between, COPIES)
+        return sum(len(one.numbers) for one in columns if not one.place)
 
-    def _bind_rows(self, places: TaskPlaces, rows: AlikeTasks) -> list[CallColumns] | None:
+    def _bind_rows(self, places: Places, rows: AlikeTasks) -> list[CallColumns] | None:
         """The calls of tasks that lie alike, made from those of the first; None where each is bound by itself."""
         sample, step = rows.sample, self._steps[rows.sample.step]
         store = step.stage == "store"
@@ -195,19 +187,21 @@ class TaskBinding:
             return None
         sink = self._sinks[cast("Sink", step.node)] if store else -1
         there = [piece for piece in sample.reads[0].pieces if self._is_there(piece, sink)] if store else []
-        moved = places.moved(rows, there)
+        moved = self._addresses.moved(rows, there)
         if moved is None:
             return None
         known = len(self._kept), self.arena_bytes, self.kernels, self.python_steps
         self._accesses, whole = ArrayAccesses(), self._accesses
-        self._add(sample, ())
+        self._add(sample)
         self._accesses, own, self._segment, segment = whole, self._accesses, CallSegment(), self._segment
         alike = not self.found and segment.by in ("", COPIES) and hasattr(self._calls_of(COPIES), "add_columns")
         if alike and len(segment.calls) == len(moved):
             found = actions.columns_of(rows.numbers, segment, moved, cast("AddsAlike", self._calls_of(COPIES)))
             if found is not None:
                 self.kernels += 0 if store else len(rows.numbers) - 1
-                places.note(rows, own, whole, there)
+                self._addresses.note(rows, own, whole, there)
+                read = (piece.tasks for one in rows.kind.reads for piece in one.pieces)
+                self._keep(*(self._fixed[n] for made in read for n in made[rows.at].tolist() if n in self._fixed))
                 return found
         self.found = []
         while len(self._kept) > known[0]:
@@ -215,60 +209,7 @@ class TaskBinding:
         self.arena_bytes, self.kernels, self.python_steps = known[1:]
         return None
 
-    # ---- where blocks lie ---------------------------------------------------------------------------------------
-
-    def _lay_out(self, room_bytes: int) -> int:
-        """Places every block that a kernel makes; the bytes of the arena."""
-        results = homes.in_results(self._steps, self._tasks, self._sinks)
-        for number in homes.fixed(self._steps, self._tasks, results, lambda source: self._holders.of(source).fixed):
-            self._fixed[number], self._native[number] = None, False
-        results = {number: home for number, home in results.items() if number not in self._fixed}
-        native = [task for task in self._tasks if self._native[task.number]]
-        found = sweeps.find(self._steps, self._tasks, self._native, results, self._fixed)
-        self._sweeps = swept = {number: sweep for sweep in found for number in sweep.numbers}
-        held = {number for sweep in found for number in sweep.held}
-        free = [task for task in native if task.number not in results and task.number not in swept]
-        together, inside = homes.together(self._tasks, free), homes.in_reads(self._steps, self._tasks, free)
-        inside = {number: home for number, home in inside.items() if home.key[0] not in swept}
-        placed = {**results, **together, **inside}
-        self._views = views(self._steps, self._tasks, self._native, placed, self._fixed, self._samples)
-        self._seen = through(self._tasks, self._views)
-        native = [task for task in native if task.number not in self._views and task.number not in held]
-        updating = [t for t in self._tasks if t.number not in self._fixed and has_place(self._steps[t.step], t)]
-        alone = {**homes.alone([*native, *updating]), **inside}
-        in_place = partial(homes.in_place, self._steps, self._seen, apart=swept)
-        over = partial(sweeps.over, found, self._tasks)
-        self._homes = over(in_place({**alone, **together, **results}))
-        spans = self._spans()
-        buffers, total = homes.placed(*spans)
-        if total > room_bytes and together:
-            self._homes = over(in_place({**alone, **results}))
-            spans = self._spans()
-            buffers, total = homes.placed(*spans)
-        brought = self._samples.keys() - self._constant
-        if moved := homes.in_spare_results(self._steps, self._seen, self._homes, *spans, self._sinks, brought):
-            self._homes.update(moved)
-            buffers, total = homes.placed(*self._spans())
-        if total:
-            memory = empty((max(total, 1 << 16),), np.uint8)
-            for key, (kind, start) in buffers.items():
-                self._buffers[key] = np.ndarray(kind.shape, kind.dtype, memory, start)
-        return total
-
-    def _spans(self) -> homes.Buffers:
-        """The buffers of the arena."""
-        own = self._fixed, self._sweeps, self._never_changes
-        return homes.buffers(self._steps, self._tasks, self._seen, self._homes, *own)
-
-    def _never_changes(self, read: Read) -> bool:
-        """Whether what is read is the same in every run."""
-
-        def same(piece: ReadPiece) -> bool:
-            if piece.source is not None:
-                return self._holders.of(piece.source).fixed
-            return piece.task < 0 or piece.task in self._fixed
-
-        return all(map(same, read.pieces))
+    # ---- blocks that are made once --------------------------------------------------------------------------------
 
     def _fix(self, task: Task) -> None:
         """Computes the block of a task that is done once.
@@ -284,15 +225,13 @@ class TaskBinding:
             raise WorkFailed(task) from error
         block = row_major(own(made, step.outputs, given))
         self._fixed[task.number] = block
+        if not isinstance(block, dict):
+            self._places.offset[task.number] = address_of(block)
         self.arena_bytes += block_bytes(block)
 
     def _put_together(self, read: Read) -> Array:
         """What is read, where that is the same in every run: all pieces are arrays then."""
         return put_together(read, [np.asarray(self._read(piece, read.dtype)) for piece in read.pieces])
-
-    def _stays(self, number: int) -> bool:
-        """Whether a block lies at a place of its own, or was computed once."""
-        return any(number in there for there in (self._homes, self._fixed, self._views, self._sweeps))
 
     # ---- reads --------------------------------------------------------------------------------------------------
 
@@ -305,10 +244,10 @@ class TaskBinding:
             if piece.source in self._constant:
                 return held if found is None else found(held)
             return Slot(self._slots[piece.source], found, held)
-        if piece.task in self._views:
-            whole, found = self._read(self._views[piece.task], dtype), view_of(piece, piece.block)
+        if piece.task in self._places.views:
+            whole, found = self._read(self._places.views[piece.task], dtype), view_of(piece, piece.block)
             return reshaped(whole, piece.block.shape, found)
-        home = self._homes.get(piece.task)
+        home = self._places.home(piece.task)
         if piece.task in self._fixed:
             block, found = self._fixed[piece.task], view_of(piece, piece.block)
             held = block[piece.output] if isinstance(block, dict) else block
@@ -318,13 +257,21 @@ class TaskBinding:
             number = self._outputs.get((piece.task, piece.output), self._count + piece.task)
             return Slot(number, found, sample)
         found = view_of(piece, home.hold)
-        return part_of(self._holders.held(home), found)
+        return part_of(self._held(home), found)
+
+    def _held(self, home: Home) -> Array | Slot:
+        """The buffer of the arena, or the result, in which blocks lie, with their dimensions."""
+        if home.result < 0:
+            return self._places.buffer(home)
+        sample, shape = self.results[home.result], home.hold.shape
+        view = (lambda array: array.reshape(shape)) if sample.shape != shape else None
+        return Slot(self.first_result + home.result, view, sample)
 
     def _reads_of(self, order: int, pieces: Sequence[ReadPiece], pointwise: bool = False) -> None:
         """Notes which regions of sources are read."""
         for piece in pieces:
-            if piece.task in self._views:
-                self._reads_of(order, [self._views[piece.task]])
+            if piece.task in self._places.views:
+                self._reads_of(order, [self._places.views[piece.task]])
             elif piece.source is not None:
                 whole = piece.source.type.box
                 shifts = piece.shifts
@@ -334,21 +281,18 @@ class TaskBinding:
     def _input(self, task: Task, k: int) -> tuple[Array | Slot, Array]:
         """(an input of a task, an array of its layout); several pieces are put together first, once if fixed."""
         read = task.reads[k]
-        pieces = homes.merged(read, self._homes)
+        pieces = self._places.merged(read)
         if len(pieces) == 1:
             found = self._read(pieces[0], read.dtype)
             return found, lies_as(found)
-        if self._never_changes(read):
+        if self._table.never_changes(read):
             held = self._put_together(read)
             self._keep(held)
             self.arena_bytes += held.nbytes
             return held, held
-        whole = self._buffers[task.number, 1 + k]
-        for piece in pieces:
-            home = self._homes.get(piece.task)
-            if home is None or home.key != (task.number, 1 + k):  # else it was made there
-                index = place(read, piece)
-                self._copy(task.number, part_of(whole, itemgetter(index)), self._read(piece, read.dtype))
+        whole = self._places.gathered(task.number, k)
+        for piece in self._places.elsewhere(task.number, k):
+            self._copy(task.number, whole[place(read, piece)], self._read(piece, read.dtype))
         return whole, lies_as(whole)
 
     def _copy(self, number: int, target: Array | Slot, source: Array | Slot) -> None:
@@ -394,12 +338,12 @@ class TaskBinding:
 
     def _target(self, task: Task) -> Array | Slot | None:
         """Where a task's block lies, always or in every run."""
-        home = self._homes.get(task.number)
+        home = self._places.home(task.number)
         if home is None:
             return None
         index = slices(task.out.translate([-a for a in home.hold.start]))
         view = (lambda array: np.asarray(array[index])) if task.out != home.hold else None
-        return part_of(self._holders.held(home), view)
+        return part_of(self._held(home), view)
 
     def _work(self, task: Task) -> None:
         step = self._steps[task.step]
@@ -407,7 +351,7 @@ class TaskBinding:
         found = [self._input(task, k) for k in range(len(task.reads))]
         target = self._target(task)
         add = self._given if is_call(step, task) else self._bind
-        if self._native[task.number] and target is not None and add(task, step, found, target):
+        if self._table.native[task.number] and target is not None and add(task, step, found, target):
             return
         slot, kept = self._count + task.number, step.outputs
         if target is None and len(kept) > 1:
@@ -426,14 +370,15 @@ class TaskBinding:
             self._reads_of(2 * task.number, read.pieces)
         self._writes(task)
         self.python_steps += 1
+        self.combined += step.stage == "combine"
         self._act(task.number, compute)
 
     def _sweep(self, task: Task) -> None:
         """Adds what a sweep does, when the last of its tasks comes."""
-        sweep = self._sweeps[task.number]
+        sweep = self._table.sweeps[task.number]
         if task.number != sweep.numbers[-1]:
             return
-        for one in SweepActions(sweep, cast("Array", self._buffers[sweep.key]), self._read, self._target).actions():
+        for one in SweepActions(sweep, self._places.tracks(sweep), self._read, self._target).actions():
             if isinstance(one, Made):
                 call, operands = self._panels.add(self._calls_of(self._steps[one.task.step].kernel.backend), one)
                 self._segment.add(call, one.task.number, operands)
@@ -444,7 +389,7 @@ class TaskBinding:
         for number, member in enumerate(sweep.members):
             for read in member.task.reads:
                 self._reads_of(first, read.pieces)
-            if (home := self._homes.get(member.task.number)) is not None and home.result >= 0:
+            if (home := self._places.home(member.task.number)) is not None and home.result >= 0:
                 alike = [one for one in self._samples if one.type.shape == self._boxes[home.result].shape]
                 self._writes(member.task, last if sweep.follows(alike, number) else first)
 
@@ -455,7 +400,7 @@ class TaskBinding:
         if not all(regular(array) is array for array in sample):
             return False
         by = step.kernel.backend
-        fixed = tuple(read.name for read in task.reads if self._never_changes(read))
+        fixed = tuple(read.name for read in task.reads if self._table.never_changes(read))
         key = (task.step, task.index.size, fixed, *((array.shape, array.strides) for array in (made, *sample)))
         kind = self._known.get(key)
         if kind is None:  # which all tasks of its step have whose arrays lie alike
@@ -475,7 +420,7 @@ class TaskBinding:
 
     def _given(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
         """Adds a call of code for any sizes; False where the arrays' strides allow none."""
-        same = [self._never_changes(read) for read in task.reads]
+        same = [self._table.never_changes(read) for read in task.reads]
         held = [
             None if not fixed or isinstance(one, Slot) else one for (one, _), fixed in zip(found, same, strict=True)
         ]
@@ -499,7 +444,7 @@ class TaskBinding:
 
     def _writes(self, task: Task, order: int = -1) -> None:
         """Notes which region of a result a task writes; when, if that is not at its end."""
-        home = self._homes.get(task.number)
+        home = self._places.home(task.number)
         if home is not None and home.result >= 0:
             box = task.out.translate([-b for b in home.hold.start])
             box = as_in(box, home.hold.shape, self._boxes[home.result].shape)
@@ -518,7 +463,7 @@ class TaskBinding:
         pieces = [piece for piece in read.pieces if not self._is_there(piece, sink)]
         if not pieces:
             return
-        for piece in homes.merged(replace(read, pieces=tuple(pieces)), self._homes):
+        for piece in self._places.merged(replace(read, pieces=tuple(pieces))):
             found, index = self._read(piece, read.dtype), slices(piece.box)
             self._reads_of(2 * task.number, [piece], pointwise=True)
             self._accesses.writes.append(ArrayAccess(2 * task.number, sink, piece.box))
@@ -537,7 +482,7 @@ class TaskBinding:
 
     def _is_there(self, piece: ReadPiece, sink: int) -> bool:
         """Whether a piece lies in a result already, in its place."""
-        home = self._homes.get(piece.task)
+        home = self._places.home(piece.task)
         if home is None or home.result != sink or not piece.in_order:
             return False
         return home.hold == piece.map.cover(self._boxes[sink])
@@ -551,3 +496,13 @@ class TaskBinding:
         if self._segment.calls:
             self.found.append((self._segment.tasks[-1], self._segment))
             self._segment = CallSegment(self._segment.by)
+
+
+def reshaped(held: Array | Slot, shape: tuple[int, ...], part: Callable[[Array], Array] | None) -> Array | Slot:
+    """A part of an array in row-major order, or of one that every run brings, in another shape; None: all of it."""
+
+    def seen(array: Array) -> Array:
+        whole = array.reshape(shape)
+        return whole if part is None else part(whole)
+
+    return part_of(held, seen)

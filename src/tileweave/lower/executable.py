@@ -54,12 +54,14 @@ class Executable:
         made = TaskBinding(steps, tasks, sources, constant, sinks, threads, room_bytes)
         self._tasks, self._calls, self._found, self._kept = tasks, made.calls, made.found, made.kept
         self.bound, self.apart, self.in_columns = made.bound, made.apart, made.in_columns
-        """The numbers of the sources that every run brings; which memory of a run lies apart; whether tasks were bound
+        """The numbers of the sources that every run brings; which memory of a run lies apart; how many tasks were bound
         in columns."""
         self.arena_bytes, self.gathered_bytes = made.arena_bytes, made.gathered_bytes
         """Of all that is kept between runs; per task, what it puts together to read it."""
         self.kernels, self.python_steps, self.fixed = made.kernels, made.python_steps, made.fixed
         """How many calls and how many steps in Python a run has, and how many tasks were done once."""
+        self.combined, self.runs = made.combined, 0
+        """How many of the steps in Python combine partial results; how many runs there were that have any."""
         self._new = [allocation(sample.shape, sample.dtype) for sample in made.results]
         self._results, self._outputs = made.first_result, made.outputs
         self._wanted = wanted = made.wanted()
@@ -100,6 +102,7 @@ class Executable:
         except Exception as error:
             raise WorkFailed(self._tasks[self._found[0][0]]) from error
         if self._actions:
+            self.runs += 1
             with np.errstate(all="ignore"):  # what NumPy would warn of is part of the values
                 actions.act_all(self._actions, self._held(given, results), self._tasks)
         return results

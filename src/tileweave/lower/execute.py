@@ -272,21 +272,22 @@ def _combined(operation: Operation, operator: Operator, inputs: Mapping[str, Arr
 
 
 MANY_COMBINED = 256
-"""Combinations from which on code for them pays, which takes 25 to 55 ms to make: in NumPy one takes some 15 us, and
-interrupts a row of calls, which takes 60 to prepare."""
+"""Combinations from which on code for them pays in the first runs already, which takes 25 to 55 ms to make: in NumPy
+one takes some 15 us, and interrupts a row of calls, which takes 60 to prepare."""
 _ELEMENTWISE = {"sum": "add", "product": "multiply", "max": "maximum", "min": "minimum"}
 
 
-def joined(step: Step, count: int, late: Sequence[str]) -> Step:
+def joined(step: Step, count: int, late: Sequence[str], often: bool = False) -> Step:
     """A step that combines partial results as one that computes the same elementwise, in code, where that pays.
 
     Args:
         step: any.
         count: of the partial results that each of its tasks reads.
         late: names of the inputs that are applied to their combination.
+        often: whether there are many runs, so that it pays for any number of tasks.
     """
-    node = step.node
-    if not isinstance(node, Operation) or step.stage != "combine" or count < 2 or step.cuts.count < MANY_COMBINED:
+    node, few = step.node, not often and step.cuts.count < MANY_COMBINED
+    if not isinstance(node, Operation) or step.stage != "combine" or count < 2 or few:
         return step
     name, behind = _ELEMENTWISE.get(_monoid(node), ""), operator_of(node).late
     if not name or [one for one, _ in node.outputs] != ["out"] or list(late) != list(behind.names if behind else ()):

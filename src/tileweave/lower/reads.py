@@ -98,6 +98,14 @@ def view_of(piece: ReadPiece, hold: Box) -> Callable[[Array], Array] | None:
     return lambda array: np.asarray(array[index])
 
 
+def in_memory_order(piece: ReadPiece) -> bool:
+    """Whether a piece is all elements of its block, in their order."""
+    if piece.constant or piece.box.size != piece.block.size:
+        return False
+    part = view_of(piece, piece.block)
+    return part is None or bool(part(np.empty(piece.block.shape, np.int8)).flags.c_contiguous)
+
+
 def constant(piece: ReadPiece, dtype: np.dtype[Any]) -> Array:
     """The values of a piece that nothing holds."""
     return np.broadcast_to(np.asarray(piece.fill).astype(dtype), piece.box.shape)

@@ -6,7 +6,7 @@ The values of a run are its sources, then what tasks leave to Python, then its r
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from mmap import mmap
@@ -20,11 +20,11 @@ from tileweave.backends.host import LINE_BYTES, address_of
 from tileweave.graph import Operation
 from tileweave.lower.execute import is_small, kernel_of
 from tileweave.lower.programs import in_order
-from tileweave.lower.reads import own, row_major, slices
+from tileweave.lower.reads import own, row_major
 from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks import Task
-from tileweave.space import AffineMap, Box
+from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
 Values = list[Any]
@@ -190,60 +190,16 @@ class Home:
     """Where a block lies: in a slice of a buffer of the arena, or of a result.
 
     Args:
-        key: of the buffer; (-1, number) for a result.
+        buffer: its number; -1 for a result.
+        result: the number of the result, or -1.
         hold: the box of the block's tensor that the whole buffer has.
+        dtype: of its elements.
     """
 
-    key: tuple[int, int]
+    buffer: int
+    result: int
     hold: Box
-
-    @property
-    def result(self) -> int:
-        """The number of the result, or -1."""
-        return self.key[1] if self.key[0] < 0 else -1
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """An array that holds blocks, or what is read, as slices.
-
-    Args:
-        array: that has the memory, or lies as one will that every run brings.
-        slot: what every run brings for it; None: it is always there.
-        fixed: whether its elements never change.
-        box: that it holds, in the coordinates of its tensor.
-        address: of its first element.
-        base: how far that is behind the first element of the value that every run brings.
-    """
-
-    array: Array
-    slot: Slot | None
-    fixed: bool
-    box: Box
-    address: int
-    base: int = 0
-
-    def offset_bytes(self, point: Sequence[int]) -> int:
-        """From its first element to that at a point of the tensor."""
-        rows = zip(point, self.box.start, self.array.strides, strict=True)
-        return sum([(at - low) * stride for at, low, stride in rows])
-
-    def slice(self, box: Box) -> Callable[[Array], Array] | None:
-        """From such an array to a slice of it; None: the array itself."""
-        if box == self.box:
-            return None
-        start = self.box.start
-
-        def view(array: Array) -> Array:
-            return np.asarray(array[slices(box.translate([-a for a in start]))])
-
-        return view
-
-
-def moved_strides(map: AffineMap, strides: Sequence[int]) -> tuple[int, ...]:
-    """The strides of the view of an array through a map."""
-    rows = [*zip(map.matrix, strides, strict=True)]
-    return tuple(sum([row[dim] * stride for row, stride in rows]) for dim in range(map.inputs))
+    dtype: np.dtype[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +325,7 @@ class AccessColumns:
 
 @dataclass(slots=True)
 class ArrayAccesses:
-    """Where kernels and copies read sources and write results; of a result, each element is written once in columns."""
+    """Where kernels and copies read sources and write results."""
 
     reads: list[ArrayAccess] = field(default_factory=list)
     writes: list[ArrayAccess] = field(default_factory=list)
@@ -405,27 +361,18 @@ class ArrayAccesses:
         alike = {
             k for k, a in sources.items() if (a.dtype, a.shape, a.strides) == (lies.dtype, lies.shape, lies.strides)
         }
-        reads = [*self.reads] if alike else []
-        written = [one for one in self.write_columns if alike and one.like.of == result]
+        writes = [write for write in self.writes if write.of == result and not write.box.empty]
+        columns = [one for one in self.write_columns if one.like.of == result]
+        if reads := [read for read in self.reads if read.of in alike and not read.box.empty]:
+            every = (write for one in columns for write in one.rows(np.arange(len(one.orders))))
+            alike -= _clashing(reads, [*writes, *every])
         for one in self.read_columns:
-            if one.like.of in alike:
-                reads += one.rows(_in_doubt(one, written, lies.shape))
-        own = (write for write in self.writes if write.of == result and not write.box.empty)
-        every = (write for one in written if reads for write in one.rows(np.arange(len(one.orders))))
-        writes = sorted((*own, *every), key=_first)
-        starts = list(map(_first, writes))
-        longest = max((write.box.shape[0] for write in writes if write.box.rank), default=1)
-        for read in reads:
-            if read.of not in alike or read.box.empty:
-                continue
-            first = _first(read)
-            stop = first + read.box.shape[0] if read.box.rank else 1
-            for write in writes[bisect_right(starts, first - longest) : bisect_left(starts, stop)]:
-                same = read.box == write.box
-                if read.order < write.order or (read.order == write.order and read.pointwise and same):
-                    continue
-                if same or not read.box.intersect(write.box).empty:
-                    alike.discard(read.of)
+            if one.like.of in alike and writes:
+                alike -= _clashing(one.rows(np.arange(len(one.orders))), writes)
+            for other in columns if one.like.of in alike else ():
+                rows = _in_doubt(one, other)
+                if len(rows):
+                    alike -= _clashing(one.rows(rows), [*other.rows(np.arange(len(other.orders)))])
         return frozenset(alike)
 
 
@@ -434,16 +381,38 @@ def _first(access: ArrayAccess) -> int:
     return access.box.start[0] if access.box.rank else 0
 
 
-def _in_doubt(reads: AccessColumns, writes: Sequence[AccessColumns], shape: Sequence[int]) -> IntArray:
-    """The rows of reads but for those of just what is written at their end or later, and so by nothing else."""
-    doubt = np.arange(len(reads.orders))
-    steps = np.cumprod([1, *reversed(shape[1:])], dtype=np.int64)[::-1][: len(shape)]
-    for one in writes:
-        if one.like.box.shape == reads.like.box.shape:
-            places = one.starts @ steps
-            order = np.argsort(places)
-            wanted = reads.starts[doubt] @ steps
-            at = order[np.minimum(np.searchsorted(places[order], wanted), len(order) - 1)]
-            later = reads.orders[doubt] < one.orders[at] + bool(reads.like.pointwise)
-            doubt = doubt[~((places[at] == wanted) & later)]
-    return doubt
+def _clashing(reads: Iterable[ArrayAccess], writes: Sequence[ArrayAccess]) -> set[int]:
+    """The sources of which something is read after it was written over, or elsewhere than what is written then."""
+    writes = sorted(writes, key=_first)
+    starts, found = list(map(_first, writes)), set[int]()
+    longest = max((write.box.shape[0] for write in writes if write.box.rank), default=1)
+    for read in reads:
+        first = _first(read)
+        stop = first + read.box.shape[0] if read.box.rank else 1
+        for write in writes[bisect_right(starts, first - longest) : bisect_left(starts, stop)]:
+            same = read.box == write.box
+            if read.order < write.order or (read.order == write.order and read.pointwise and same):
+                continue
+            if same or not read.box.intersect(write.box).empty:
+                found.add(read.of)
+    return found
+
+
+def _in_doubt(reads: AccessColumns, writes: AccessColumns) -> IntArray:
+    """The rows of reads but for those that meet no write, or just what is written at their end or later.
+
+    The writes of one column have no element in common.
+    """
+    read, written = np.array(reads.like.box.shape, np.int64), np.array(writes.like.box.shape, np.int64)
+    low, high = writes.starts.min(0, initial=1 << 62), (writes.starts + written).max(0, initial=0)
+    doubt = np.flatnonzero(((reads.starts < high) & (reads.starts + read > low)).all(1))
+    if len(doubt) and (read == written).all():
+        extents = np.maximum(high, (reads.starts + read).max(0))
+        steps = np.cumprod([1, *extents[:0:-1].tolist()], dtype=np.int64)[::-1][: len(extents)]
+        places = writes.starts @ steps
+        order = np.argsort(places)
+        wanted = reads.starts[doubt] @ steps
+        at = order[np.minimum(np.searchsorted(places[order], wanted), len(order) - 1)]
+        later = reads.orders[doubt] < writes.orders[at] + bool(reads.like.pointwise)
+        doubt = doubt[~((places[at] == wanted) & later)]
+    return np.asarray(doubt)

@@ -36,13 +36,32 @@ MANY_CALLS = 1024
 """So many kernels take 50 ms and more to bind: to give back what that took, before results are made, takes 1."""
 
 
+OFTEN = 32
+"""From so many runs of a plan on code combines partial results, which takes 25 to 55 ms to make: NumPy takes 15 to 20
+us for each behind kernels that have filled the caches."""
+
+
+class Idle(list[Executable]):
+    """The executables for one kind of strides that no run uses."""
+
+    often = False
+    """Whether there were many runs."""
+
+    def put_back(self, one: Executable) -> None:
+        """Keeps one for the next run, unless that is better made anew."""
+        if one.combined and one.runs >= OFTEN and not self.often:
+            self.often = True
+        else:
+            self.append(one)
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """An executable for a run, the arrays that it reads, and where it is kept between runs."""
 
     executable: Executable
     arrays: tuple[Array, ...]
-    idle: list[Executable]
+    idle: Idle
 
 
 def fitting(source: Source, given: Any) -> Array:
@@ -92,7 +111,7 @@ def executable(
     if idle is None:
         while len(kept) >= KEEP_PER_PLAN:
             kept.pop(next(iter(tuple(kept)), None), None)  # other threads may change it meanwhile
-        idle = kept[key] = []
+        idle = kept[key] = Idle()
     try:
         found = idle.pop()  # two runs at once never share one
     except IndexError:
@@ -112,7 +131,9 @@ def executable(
                 if not read - {None} <= sources.keys():
                     continue  # blocks that are put together reach over what no block alone reads
             with keeping():
-                found = Executable(_joined(one.steps, made), made, sources, constant, prepared.sinks, threads, room)
+                found = Executable(
+                    _joined(one.steps, made, idle.often), made, sources, constant, prepared.sinks, threads, room
+                )
             if found.kernels >= MANY_CALLS:
                 give_back()
             if found.arena_bytes <= room:
@@ -123,14 +144,16 @@ def executable(
     return Found(found, tuple(arrays), idle)
 
 
-def _joined(steps: Sequence[Step], made: Sequence[Task]) -> list[Step]:
-    """The steps, those in code that combine many partial results."""
+def _joined(steps: Sequence[Step], made: Sequence[Task], often: bool) -> list[Step]:
+    """The steps, those in code that combine many partial results, or do so in many runs."""
     about = dict[int, set[tuple[int, tuple[str, ...]]]]()
     for kind in kinds_of(made):
         if steps[kind.sample.step].stage == "combine":
             names = tuple(read.name for read in kind.sample.reads if not read.partial)
             about.setdefault(kind.sample.step, set()).add((len(kind.sample.reads) - len(names), names))
-    return [joined(step, *about[k].pop()) if len(about.get(k, ())) == 1 else step for k, step in enumerate(steps)]
+    return [
+        joined(step, *about[k].pop(), often) if len(about.get(k, ())) == 1 else step for k, step in enumerate(steps)
+    ]
 
 
 _Known = tuple[dict[Source, int], list[Any], frozenset[int]]
@@ -237,7 +260,7 @@ class _Ready(NamedTuple):
     keys: list[Any]
     threads: int
     given: Callable[[Mapping[Any, Any]], Sequence[Any]]
-    idle: list[Executable]
+    idle: Idle
 
 
 _READY: dict[int, list[_Ready]] = {}
@@ -260,7 +283,7 @@ def run(found: Found, out: Sequence[Array | None], note: Note | None = None) -> 
     clash = found.executable.apart.clashing([*brought, *given])
     given = [None if k in clash else array for k, array in enumerate(given)]
     results = found.executable.run(brought, given) if note is None else found.executable.follow(brought, given, note)
-    found.idle.append(found.executable)
+    found.idle.put_back(found.executable)
     return None if results is None else into(out, results)
 
 
@@ -307,7 +330,7 @@ def again(plan: Plan, bind: dict[Any, Any], threads: int, out: Sequence[Array | 
                 given = None
             fits = out is None or (type(out) in (list, tuple) and len(out) == len(plan.graph.sinks))
             results = found.run(given, out) if fits and given is not None else None
-        idle.append(found)
+        idle.put_back(found)
         if results is not None:
             return results
     return None

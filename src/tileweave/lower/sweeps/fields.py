@@ -231,13 +231,8 @@ class Sweep:
             at += rows
 
     @property
-    def key(self) -> tuple[int, int]:
-        """Of the buffer of its tracks: no task of a sweep has a read that is put together."""
-        return self.members[0].task.number, 1
-
-    @property
     def kind(self) -> TensorType:
-        """Of that buffer."""
+        """Of the buffer of its tracks: no task of a sweep has a read that is put together."""
         return TensorType((sum(-(-size // LINE_BYTES) * LINE_BYTES for size in self.sizes_bytes),), np.dtype(np.uint8))
 
     def follows(self, held: Collection[int | Source], writer: int) -> bool:

@@ -5,12 +5,11 @@ Source: own.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from tileweave.graph import Operation
 from tileweave.graph.ops.operators import operator_of
 from tileweave.lower.sweeps.fields import Band, Input, Member, Sweep, seen_by
 from tileweave.lower.sweeps.rows import scheduled
-from tileweave.lower.values import Home
 from tileweave.planner.plan import Step
 from tileweave.planner.steps import drivers
 from tileweave.planner.tasks import ReadPiece, Task
@@ -37,69 +35,67 @@ SHARE = 0.25
 
 def find(
     steps: Sequence[Step],
-    tasks: Sequence[Task],
-    native: Sequence[bool],
+    tasks: Iterable[Task],
+    busy: Sequence[int],
+    readers_of: Callable[[int], Collection[int]],
     placed: Collection[int],
-    fixed: Collection[int],
 ) -> list[Sweep]:
     """The sweeps of tasks that follow each other, in their order.
 
     Args:
         steps: of the plan.
-        tasks: all of them.
-        native: per task, whether a kernel makes its block.
+        tasks: those of steps that are not cut, of which a kernel makes the block.
+        busy: the numbers of all tasks that do something in a run, in their order.
+        readers_of: the tasks that read a block.
         placed: tasks whose blocks are a part of a result.
-        fixed: tasks whose blocks are computed once.
     """
-
-    def idle(task: Task) -> bool:
-        """Whether a task does nothing in a run: it stores what lies in a result, or is done once."""
-        stores = steps[task.step].stage == "store"
-        return task.number in fixed or (stores and all(piece.task in placed for piece in task.reads[0].pieces))
-
+    members = ((task.number, _member(steps[task.step], task)) for task in tasks)
+    able = {number: member for number, member in members if member is not None}
+    if len(able) < 2:
+        return []
     runs: list[list[Member]] = [[]]
-    for task in tasks:
-        if idle(task):
-            continue
-        member = _member(steps[task.step], task) if native[task.number] else None
-        numbers = {one.task.number for one in runs[-1]}
-        if member is None or not _moves_with(member, numbers):
-            runs.append([])
-            numbers = set()
-        if member is not None and _moves_with(member, numbers):
+    for number in busy:
+        member, numbers = able.get(number), {one.task.number for one in runs[-1]}
+        if member is None:
+            if runs[-1]:
+                runs.append([])
+        elif _moves_with(member, numbers):
             runs[-1].append(member)
-    readers: defaultdict[int, set[int]] = defaultdict(set)
-    for task in tasks if any(len(run) > 1 for run in runs) else ():
-        for number in task.needs:
-            readers[number].add(task.number)
-    found = []
-    for run in runs:
-        if len(run) > 1:
-            found += _swept(run, readers, placed)
-    return found
+        elif _moves_with(member, ()):
+            runs.append([member])
+    readers = {one.task.number: readers_of(one.task.number) for run in runs if len(run) > 1 for one in run}
+    return [sweep for run in runs for sweep in _swept(run, readers, placed)]
 
 
-def over(found: Sequence[Sweep], tasks: Sequence[Task], homes: dict[int, Home]) -> dict[int, Home]:
-    """The same, but that a field between two sweeps lies where one lies that the second writes, if it follows."""
-    readers: defaultdict[int, set[int]] = defaultdict(set)
-    for task in tasks if len(found) > 1 else ():
-        for number in task.needs:
-            readers[number].add(task.number)
+class Lies(Protocol):
+    """Where blocks lie, as `tileweave.lower.places.Places` says it."""
+
+    def alone(self, number: int) -> bool:
+        """Whether a block has a buffer of its own."""
+
+    def fills(self, number: int, shape: tuple[int, ...]) -> bool:
+        """Whether a block lies in a buffer of this shape."""
+
+    def lie_over(self, number: int, other: int) -> None:
+        """Has a block lie where another one does."""
+
+
+def over(found: Sequence[Sweep], places: Lies, readers_of: Callable[[int], Collection[int]]) -> None:
+    """Has a field between two sweeps lie where one lies that the second writes, if it follows."""
     for before, sweep in reversed(list(pairwise(found))):
         inside = set(sweep.numbers)
         open_writers = [k for k, member in enumerate(sweep.members) if member.band < 0]
         for member in before.members:
             number, out = member.task.number, member.task.out
-            if homes.get(number) != Home((number, 0), out) or not readers[number] <= inside:
+            if not places.alone(number) or not inside.issuperset(readers_of(number)):
                 continue
             for k in open_writers:
                 writer = sweep.members[k].task
-                same = homes[writer.number].hold.shape == out.shape == writer.out.shape
+                same = places.fills(writer.number, out.shape) and out.shape == writer.out.shape
                 if same and sweep.members[k].dtype == member.dtype and sweep.follows({number}, k):
-                    homes[number] = Home(homes[writer.number].key, out)
+                    places.lie_over(number, writer.number)
                     open_writers.remove(k)
                     break
-    return homes
 
 
 def _member(step: Step, task: Task) -> Member | None:
