@@ -16,6 +16,7 @@ from tileweave.lower.places import Places
 from tileweave.planner import Plan, machines
 from tileweave.planner.steps import steps_of
 from tileweave.runtime import run_plan
+from tileweave.runtime.direct import OFTEN
 from tileweave.runtime.io import files as io
 from tileweave.runtime.prepare import prepare
 
@@ -161,3 +162,21 @@ def test_partial_results_are_combined_in_columns_to_the_same_bits(work: str, mon
     prepare(plan).extra.clear()
     monkeypatch.setattr(import_module("tileweave.lower.execute"), "MANY_COMBINED", 1 << 40)
     np.testing.assert_array_equal(run_plan(plan)[0], got)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_combinations_are_code_after_many_runs_to_the_same_bits(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("tileweave.lower.execute"), "MANY_COMBINED", 256)
+    x = tw.source(name="x", shape=(300, 40), dtype="float32")
+    array = np.random.default_rng(10).standard_normal((300, 40)).astype(np.float32)
+    graph = g.Graph.of(tw.sum(x, 0))
+    grids = {o: tuple(min(n, 5) for n in o.index.shape) for o in graph.operations}
+    plan = Plan(graph, machines(25), steps_of(graph, grids, 25, lower.decide, io.atom))
+    found, steps = [], []
+    for _ in range(OFTEN + 5):
+        found.append(tw.run(plan, bind={"x": array}, threads=threads))
+        kept = prepare(plan).extra["executables"].values()
+        steps.append([one.python_steps for idle in kept for one in idle])
+    assert steps[0] == [5] and steps[-1] == [0]
+    assert all((one == found[0]).all() for one in found)
+    np.testing.assert_allclose(found[0], array.sum(0), rtol=1e-4, atol=1e-4)

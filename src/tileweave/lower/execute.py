@@ -188,6 +188,42 @@ def execute(
         return operator.block(shard, inputs)
 
 
+class ShardWork:
+    """`execute` for the shards of one operation, one after the other: what those that are alike share is found once.
+
+    Args:
+        operation, stage, decision: as `execute`.
+    """
+
+    def __init__(self, operation: Operation, stage: str, decision: Decision) -> None:
+        self._about, self._decision = (operation, stage), decision
+        self._compiled = bool(decision.backend) and stage != "combine"
+        self._compiled = self._compiled and not (ragged.takes(operation) or called.takes(operation))
+        self._known: dict[Any, tuple[Compiled, Callable[[], Array], list[str], str]] = {}
+
+    def __call__(self, index: Box, inputs: Mapping[str, Array], threads: int) -> dict[str, Array]:
+        """As `execute`."""
+        if not self._compiled or not all(array.flags.aligned for array in inputs.values()):
+            return execute(*self._about, index, inputs, threads=threads, decision=self._decision)
+        key = threads, index.shape, *((name, x.dtype, x.shape, x.strides) for name, x in inputs.items())
+        known = self._known.get(key)
+        if known is not None:
+            kernel, new, order, made = known
+            out = new()
+            kernel(*[inputs[name] if name else out for name in order])
+            return {made: out}
+        found = execute(*self._about, index, inputs, threads=threads, decision=self._decision)
+        accumulates = any(name.startswith(f"{PARTIAL}0.") for name in inputs)
+        if len(found) == 1 and not accumulates and all(regular(x) is x and x.size for x in inputs.values()):
+            ((made, out),) = found.items()
+            if out.size and len(self._known) < KEEP_KERNELS:
+                by, (operation, stage) = self._decision.backend, self._about
+                kernel = kernel_of(by, operation, stage, inputs, out, threads)
+                order = in_order(operation, {name: name for name in inputs}, "")
+                self._known[key] = kernel, backend(by).empty(out.shape, out.dtype), order, made
+        return found
+
+
 Writes = Callable[[Mapping[str, Array], Array], object]
 """Writes the only output of a shard, made from its inputs, into an array."""
 

@@ -20,9 +20,9 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from tileweave import lower
 from tileweave.backends.host import available_threads
 from tileweave.graph import Operation
+from tileweave.lower.execute import ShardWork
 from tileweave.lower.reads import Block, Gather, Held, Taken, block_bytes, gather, own, slices, values
 from tileweave.planner import ReadPiece, Step, Task
 from tileweave.planner.search.spill import copies
@@ -136,6 +136,7 @@ class _Ready:
         sink: number of the sink that it stores into, or -1.
         hands_over: whether the block that it stores becomes the result.
         width: how many shards of its step may run at once.
+        work: that of its step; stores have none.
     """
 
     task: Task
@@ -144,12 +145,17 @@ class _Ready:
     sink: int
     hands_over: bool
     width: int
+    work: ShardWork | None
 
 
 def _ready(prepared: Prepared) -> tuple[_Ready, ...]:
     """The tasks, made ready once per plan."""
     if "ready" not in prepared.extra:
         widths = [prepared.width(number) for number in range(len(prepared.steps))]
+        works = [
+            ShardWork(cast("Operation", s.node), s.stage, s.kernel) if s.stage != "store" else None
+            for s in prepared.steps
+        ]
         prepared.extra["ready"] = tuple(
             _Ready(
                 task,
@@ -158,6 +164,7 @@ def _ready(prepared: Prepared) -> tuple[_Ready, ...]:
                 prepared.sink(task),
                 prepared.sink(task) >= 0 and prepared.hands_over(task),
                 widths[task.step],
+                works[task.step],
             )
             for task in prepared.tasks
         )
@@ -275,7 +282,7 @@ class _Run:
             self.scratch.put(task.number, inputs["x"])
             self._finish(task, None, used, began, taken)
             return
-        made = lower.execute(node, step.stage, task.index, inputs, threads=threads, decision=step.kernel)
+        made = cast("ShardWork", ready.work)(task.index, inputs, threads)
         block = own(made, step.outputs, inputs)
         self._hold(task.machine, block_bytes(block))
         if step.spilled and self.scratch is not None:

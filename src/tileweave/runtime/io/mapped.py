@@ -55,6 +55,8 @@ def reach_bytes(view: Array) -> int:
         >>> reach_bytes(rows[:2]) >> 10, reach_bytes(rows[:, :1]) >> 10
         (256, 64064)
     """
+    if view.flags.c_contiguous:
+        return view.nbytes and view.nbytes + 2 * AROUND_BYTES
     run, runs = view.itemsize, 1
     for stride, extent in sorted(zip(view.strides, view.shape, strict=True)):
         if runs == 1 and stride == run:
@@ -77,6 +79,9 @@ def _in_order(view: Array) -> Iterator[Any]:
 
 def _halved(view: Array, order: Callable[[Array, int], int]) -> Iterator[Any]:
     """Of a part that is too large, the dimension of the highest order is halved."""
+    if reach_bytes(view) <= MAPPED_BYTES:
+        yield ...
+        return
     pending = [tuple(slice(0, extent) for extent in view.shape)]
     while pending:
         index: Any = pending.pop()
