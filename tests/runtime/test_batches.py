@@ -12,7 +12,7 @@ import tileweave as tw
 from tileweave import graph as g
 from tileweave import lower
 from tileweave.lower import binding
-from tileweave.lower.places import Places
+from tileweave.lower.tasks.places import BlockPlaces
 from tileweave.planner import Plan, machines
 from tileweave.planner.steps import steps_of
 from tileweave.runtime import run_plan
@@ -43,7 +43,7 @@ def of_random(seeds: range, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     for seed in seeds:
         rng = np.random.default_rng(seed)
         room = {"room": 0} if seed % 3 == 0 else {}
-        monkeypatch.setattr(binding, "Places", lambda *a, own=room: Places(*a[:-1], own.get("room", a[-1])))
+        monkeypatch.setattr(binding, "BlockPlaces", lambda *a, own=room: BlockPlaces(*a[:-1], own.get("room", a[-1])))
         dtype = ("int64", "int32", "float32", "float64")[seed % 4]
         values = random_graph(seed, dtype)
         tensors = [value.tensor for value in values]

@@ -25,9 +25,7 @@ from tileweave.backends.host import address_of, owner
 from tileweave.graph import Operation, Sink, Source
 from tileweave.lower import actions
 from tileweave.lower.actions import CallColumns, CallSegment, Found, WorkFailed
-from tileweave.lower.addresses import Addresses
 from tileweave.lower.execute import COPIES, Writes, combination, copy, definition, execute, regular
-from tileweave.lower.places import AlikeTasks, Places
 from tileweave.lower.reads import (
     block_bytes,
     call_of,
@@ -44,7 +42,9 @@ from tileweave.lower.reads import (
 )
 from tileweave.lower.sweeps.calls import PanelCalls
 from tileweave.lower.sweeps.panels import Made, SweepActions
-from tileweave.lower.table import TaskTable
+from tileweave.lower.tasks.addresses import Addresses
+from tileweave.lower.tasks.places import AlikeTasks, BlockPlaces
+from tileweave.lower.tasks.table import TaskTable
 from tileweave.lower.values import (
     Action,
     ArrayAccess,
@@ -109,7 +109,7 @@ class TaskBinding:
         self._kept: dict[int, Array] = {}  # arrays that calls name, by identity; each has its own memory
         self.python_steps = self.kernels = self.combined = 0
         self._table = table = TaskTable(steps, tasks, self._sinks, sources, constant)
-        self._places = Places(table, sources, constant, room_bytes)
+        self._places = BlockPlaces(table, sources, constant, room_bytes)
         self._addresses = Addresses(self._places, sources, [box.shape for box in self._boxes])
         self._fixed: dict[int, Any] = {}  # task -> its array, or its block of several outputs
         self._panels = PanelCalls(steps, threads, self._table.never_changes)
@@ -158,7 +158,7 @@ class TaskBinding:
             outputs = [value for (one, _), value in self._outputs.items() if one in dropped]
             self._act(-1, partial(actions.drop, [*(self._count + one for one in dropped), *outputs]))
 
-    def _add_all(self, places: Places) -> int:
+    def _add_all(self, places: BlockPlaces) -> int:
         """Adds what a run does for all tasks; how many of them are bound in columns."""
         for number in np.flatnonzero(self._table.fixed).tolist():
             self._fix(self._tasks[number])
@@ -179,7 +179,7 @@ class TaskBinding:
             self.found = actions.in_order_of_tasks(columns, between, COPIES)
         return sum(len(one.numbers) for one in columns if not one.place)
 
-    def _bind_rows(self, places: Places, rows: AlikeTasks) -> list[CallColumns] | None:
+    def _bind_rows(self, places: BlockPlaces, rows: AlikeTasks) -> list[CallColumns] | None:
         """The calls of tasks that lie alike, made from those of the first; None where each is bound by itself."""
         sample, step = rows.sample, self._steps[rows.sample.step]
         store = step.stage == "store"

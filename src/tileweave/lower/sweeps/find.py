@@ -68,7 +68,7 @@ def find(
 
 
 class Lies(Protocol):
-    """Where blocks lie, as `tileweave.lower.places.Places` says it."""
+    """Where blocks lie, as `tileweave.lower.tasks.places.BlockPlaces` says it."""
 
     def alone(self, number: int) -> bool:
         """Whether a block has a buffer of its own."""

@@ -27,7 +27,7 @@ from tileweave.lower.reads import (
 )
 from tileweave.lower.sweeps.fields import Sweep
 from tileweave.lower.sweeps.find import over
-from tileweave.lower.table import TaskTable, once, pieces_of
+from tileweave.lower.tasks.table import TaskTable, once, pieces_of
 from tileweave.lower.values import Home, place_in_time
 from tileweave.planner.placement import IntArray
 from tileweave.planner.tasks import PieceColumns, Read, ReadPiece, Task, TaskColumns
@@ -84,7 +84,7 @@ class AlikeTasks:
         return self.kind.numbers[self.at]
 
 
-class Places:
+class BlockPlaces:
     """Where the blocks of tasks lie; arrays are by the number of a task.
 
     Args:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tileweave.graph import Sink, Source
-from tileweave.lower.places import AlikeTasks, Hold, Places
 from tileweave.lower.programs import in_order, lowering
+from tileweave.lower.tasks.places import AlikeTasks, BlockPlaces, Hold
 from tileweave.lower.values import AccessColumns, ArrayAccess, ArrayAccesses
 from tileweave.planner.placement import IntArray
 from tileweave.planner.tasks import PieceColumns, ReadPiece
@@ -34,7 +34,7 @@ class Addresses:
         shapes: those of the results.
     """
 
-    def __init__(self, places: Places, sources: Mapping[Source, Array], shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, places: BlockPlaces, sources: Mapping[Source, Array], shapes: Sequence[tuple[int, ...]]) -> None:
         self._places, self._sources, self._shapes = places, sources, shapes
 
     def moved(self, rows: AlikeTasks, there: Collection[ReadPiece]) -> list[IntArray] | None:
@@ -86,7 +86,7 @@ class Addresses:
         return [(piece, self._column(rows, 0, piece)[1]) for piece in pieces]
 
     def _column(self, rows: AlikeTasks, k: int, piece: ReadPiece) -> tuple[PieceColumns, IntArray]:
-        """The column of a piece of an input, as `Places.merged` has it, and where its box begins."""
+        """The column of a piece of an input, as `BlockPlaces.merged` has it, and where its box begins."""
         pieces = rows.sample.reads[k].pieces
         j = next(j for j, one in enumerate(pieces) if one is piece or replace(one, box=piece.box) == piece)
         column = rows.kind.reads[k].pieces[j]
