@@ -15,7 +15,7 @@ import tileweave as tw
 from tileweave import graph as g
 from tileweave import lower
 from tileweave.errors import RunError
-from tileweave.lower import batches
+from tileweave.lower import binding
 from tileweave.planner import machines
 from tileweave.runtime import Done, Failed, Progress, Started, direct, run_plan
 from tileweave.runtime.prepare import prepare
@@ -35,7 +35,7 @@ def of_random(seeds: range, monkeypatch: pytest.MonkeyPatch) -> int:
     count = 0
     for seed in seeds:
         rng = np.random.default_rng(seed)
-        monkeypatch.setattr(batches, "ALIKE", 0 if seed % 2 else 8)
+        monkeypatch.setattr(binding, "FEW", 1 if seed % 2 else 8)
         values = random_graph(seed, ("int64", "float32")[seed % 2])
         tensors = [value.tensor for value in values]
         plan = random_plan(g.Graph.of(*tensors), machines(1 + seed % 3, memory="1GiB"), rng)
