@@ -87,6 +87,14 @@ def test_columns_that_are_dense_in_another_axis_than_the_output(seed: int, targe
     check(seed, equation, sizes, target)
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.cpu)
+@pytest.mark.parametrize("depth", [1, 3, 4, 5, 7, 9, 11, 16, 19])
+def test_columns_that_are_dense_along_what_is_summed_are_packed_to_the_last_product(depth: int, target: Target) -> None:
+    draw = np.random.default_rng([depth, 6])
+    sizes = {"b": 2, "q": int(draw.integers(17, 40)), "k": int(draw.integers(9, 70)), "d": depth}
+    check(depth, "bqd,bkd->bqk", sizes, target)
+
+
 @pytest.mark.parametrize("threads", [2, 8])
 def test_threads_share_columns_that_are_transposed_in_strips(threads: int) -> None:
     """A chunk of less than a strip would transpose most of it in vain."""
