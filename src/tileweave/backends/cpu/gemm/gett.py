@@ -81,7 +81,7 @@ def block_product(
     else:
         column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
         most_k = interleaved_k or most_k
-        choices = (2,) if where and where.columns else _whole_runs(column_dims, lanes, choices)
+        choices = (2,) if where and not contracted.paired else _whole_runs(column_dims, lanes, choices)
         panel = lies_in_panels(column_dims, contracted, column_element, out)
         choices = (panel // lanes,) if panel in (lanes, 2 * lanes, 3 * lanes, 4 * lanes) else choices
     most_k = ACROSS_PRODUCTS if across else most_k
@@ -380,6 +380,11 @@ def _halves(dim: Mode, run: int) -> tuple[Mode, Mode]:
 
 
 _FEW_ROWS = 96
+_SELDOM, _SMALL = 48, 1 << 15
+"""Rows whose tiles read the vector operand too seldom for a packed copy to pay: each tile meets a line twice where
+rows do not begin with lines, loads with masks, and a page of memory with every row or two. 440 x 103 x 250 takes 250 us
+in place and 209 packed, 512 x 1280 x 508 8.4 ms and 6.5, 308 x 88 x 45 31 us and 28, 40 x 500 x 200 94 us and 104.
+Beside them, multiplications so few that what packing takes before it begins counts: 49 x 18 x 17."""
 _FEW_PANELS, _FEW_PRODUCTS = 8, 8
 """Row panels that read the vector operand too seldom for a packed copy to be worth the pass that makes it, whatever its
 size: 29 x 2924 x 625 takes 1022 us in place and 1260 packed. Products so few that a tile computes addresses for longer
@@ -418,12 +423,15 @@ def _blocked(
     whole = n_columns >= columns.lanes or all_rows <= 2  # a vector with a mask, read again and again, is better packed
     near_b = stays and whole and spreads(contracted.dims, 1)
     # micro-kernels load B in whole vectors of the type of the sums, each one run of memory; else it has to be packed
-    b_in_place = (where is not None and where.columns) or (
+    lies_near = (
         columns.operand_dense
         and same_type
         and columns.segments == 1
         and (small or few_rows or compact or near_b or in_panels)
     )
+    panel = n_columns == columns.width and contracted.stride(1) == columns.width * width  # its memory is that of one
+    short = total < _FEW_PRODUCTS or n_rows * n_columns * total <= _SMALL  # tables and calls take longer
+    b_in_place = lies_near and where is None and (n_rows <= _SELDOM or in_panels or panel or short)
     if where is not None:
         kc = _even(total, where.products, columns.lanes)
     elif b_in_place and compact:
@@ -436,7 +444,7 @@ def _blocked(
     seldom = min(all_columns, column_panels) * column_chunks <= 4
     stays = n_rows * kc * width <= target.l2_bytes // 2 and total >= _FEW_PRODUCTS  # else addresses cost more than it
     rows_spread = rows.width <= target.l1_bytes // PLACES or len(rows.dims) > 1 or spreads(rows.dims, 0)
-    near_a = b_in_place and stays and len(rows.dims) == 1 and spreads(contracted.dims, 0)
+    near_a = lies_near and stays and len(rows.dims) == 1 and spreads(contracted.dims, 0)
     a_in_place = rows.element == rows.sums and (rows_spread or all_columns == 1) and (seldom or near_a)
     if where is not None:
         a_in_place = True
@@ -489,9 +497,11 @@ def _blocked(
         wanted = max(threads, min(4 * threads, work // _TASK_FLOPS))
         turned = not b_in_place and turns(columns, contracted)
         least = _least_panels(columns, all_columns, threads) if turned else 1
+        packs = not b_in_place and a_in_place  # every chunk of rows packs the columns anew
+        least = max(least, min(2, all_columns)) if packs else least
         # the longer side of a chunk is halved: chunks near squares read the fewest panels per tile
         while tasks < wanted and (row_panels > 4 or column_panels > least):
-            longer = row_panels * rows.width >= column_panels * columns.width and not turned
+            longer = row_panels * rows.width >= column_panels * columns.width and not (turned or packs)
             if (longer or column_panels <= least) and row_panels > 4:
                 row_panels = -(-row_panels // 2)
             elif column_panels > least:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import gcd
 
 from tileweave.backends.cpu.gemm.panels import Contracted
 from tileweave.backends.cpu.llvm.elements import Element
@@ -123,23 +122,21 @@ def _tile_time(rows: int, vectors: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """How a product is cut whose row operand is read in place.
+    """How a product is cut whose row operand is read in place; the vector operand is packed, panel by panel.
 
     Args:
-        columns: whether the vector operand is read in place as well; otherwise it is packed, panel by panel.
         products: per block, at most.
         chunk: rows and columns of a chunk, at most.
     """
 
-    columns: bool
     products: int
     chunk: tuple[int, int]
 
 
 _LEAST_PRODUCTS, _LEAST_EXTENT = 192, 97
 """With fewer of either, other rules read operands in place where that pays."""
-_WAY_BYTES, PLACES = 64 * 1024, 4096
-"""Lines of the second cache, and of the first, that are so far apart compete for its ways."""
+PLACES = 4096
+"""Lines of the first cache that are so far apart compete for its ways."""
 BLOCK_BYTES = 2048
 """Of one row or column in a block of K."""
 _CHUNK_SHARE, _CHUNK_COLUMNS = 0.6, 128
@@ -188,11 +185,10 @@ def read_in_place(
         return None
     if contracted.paired:
         in_l1 = target.l1_bytes * 2 // 3 // (4 * target.lanes(sums.width_bytes) * width)
-        return InPlace(False, in_l1, (extents[0], 1)) if extents[0] * total * width <= target.l2_bytes else None
+        return InPlace(in_l1, (extents[0], 1)) if extents[0] * total * width <= target.l2_bytes else None
     if not sums.floating or operands != (sums, sums) or columns[0].strides[0] != width:
         return None
-    held = target.l2_bytes // _WAY_BYTES * (_WAY_BYTES // gcd(contracted.stride(1), _WAY_BYTES))
     fits = max(extents) * total * width <= 4 * target.l2_bytes and rows[0].strides[0] % PLACES != 0
     products = BLOCK_BYTES // width
     room = int(target.l2_bytes * _CHUNK_SHARE) // (min(total, products) * width)
-    return InPlace(True, products, (room, _CHUNK_COLUMNS)) if fits and min(total, products) <= held else None
+    return InPlace(products, (room, _CHUNK_COLUMNS)) if fits else None
