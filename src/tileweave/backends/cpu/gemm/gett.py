@@ -429,7 +429,8 @@ def _blocked(
         and columns.segments == 1
         and (small or few_rows or compact or near_b or in_panels)
     )
-    panel = n_columns == columns.width and contracted.stride(1) == columns.width * width  # its memory is that of one
+    # its memory is that of a panel or two, whatever the tile: what decides the blocks of K knows of no threads
+    panel = n_columns in [v * columns.lanes for v in (1, 2, 3, 4)] and contracted.stride(1) == n_columns * width
     short = total < _FEW_PRODUCTS or n_rows * n_columns * total <= _SMALL  # tables and calls take longer
     b_in_place = lies_near and where is None and (n_rows <= _SELDOM or in_panels or panel or short)
     if where is not None:
