@@ -24,7 +24,6 @@ from tileweave.backends.cpu.llvm.sizes import Sizes, Table, exactly, unrecorded
 from tileweave.backends.cpu.memory import rounded, scratch_offsets
 from tileweave.backends.cpu.nest import Nest, emit_program, has_tiny, table_at
 from tileweave.backends.cpu.target.target import Target
-from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.ir.form import number_of
 from tileweave.teir.ir.program import Program
 from tileweave.teir.merged.form import Merged, MergedOp, sizes_of, with_sizes
@@ -113,12 +112,14 @@ def write(program: Program, target: Target, threads: int) -> tuple[Nest, Followe
         return None
     attention = _attention(program, own, sizes, target, threads)
     nest = emit_program(form, target, threads, sizes=sizes, followed=attention)
-    reach = bounds(own)
+    reach = nest.bounds
     scratch, end = scratch_offsets(own, reach, rounded(8 * (table_at(own) + len(sizes.slots))))
     spans = [reach.get(spec.name, (0, 0)) for spec in own.tensors if spec.role != "scratch"]
     memory = end, nest.shared_bytes, nest.thread_bytes
     sizes.results = (*memory, *scratch.values(), *(byte for span in spans for byte in span))
-    nest = replace(nest, shared_bytes=unrecorded(nest.shared_bytes), thread_bytes=unrecorded(nest.thread_bytes))
+    plain = {name: (unrecorded(low), unrecorded(high)) for name, (low, high) in reach.items()}
+    shared, each = unrecorded(nest.shared_bytes), unrecorded(nest.thread_bytes)
+    nest = replace(nest, shared_bytes=shared, thread_bytes=each, bounds=plain)
     return nest, FollowedText(Table(sizes).of, len(sizes.slots), tuple(scratch))
 
 

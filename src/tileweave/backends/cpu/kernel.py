@@ -35,7 +35,6 @@ from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.cpu.target.threads import pool
 from tileweave.backends.host import Block, address_of, arena, interface_address, thread_count
 from tileweave.errors import BackendError
-from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.ir.dtypes import numpy_dtype
 from tileweave.teir.ir.form import kind_of, numbers_of
 from tileweave.teir.ir.program import Program
@@ -75,7 +74,7 @@ class CpuKernel:
         self._over: frozenset[int] | None = None
         self._sized: tuple[Size, ...] = ()
         self._plan = show(form, lambda op: nest.notes.get(op, ())) if form is not None else ""
-        extents = bounds(program)
+        extents = nest.bounds
         self._specs = [spec for spec in program.tensors if spec.role != "scratch"]
         outputs = written(program)
         self._given = {name: extents[name] for name in nest.packings}
@@ -520,7 +519,9 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
         if sized is not None:
             sized._how, sized._program = how, how.program
             return sized
-    made_for = write(how.program, how.target, how.threads) if kind is not None and family is None else None
+    made_for = None
+    if kind is not None and family is None and match(form, how.target) is None:
+        made_for = write(how.program, how.target, how.threads)
     if made_for is not None:
         nest, text = made_for
         code = compile_ir(nest.source, ("entry", "entry_objects"), how.target)

@@ -75,6 +75,7 @@ class Nest:
         shared_bytes: working memory shared by all threads.
         thread_bytes: working memory of each thread.
         notes: per operation, what it is classified as and how it is computed.
+        bounds: the bytes of every tensor that are touched.
         sizes: those that code reads from a table; None: all are constants of the text.
         packings: tensor -> how its array is arranged before the code reads it.
         tables: arrays that the code reads, whose addresses are among the sizes.
@@ -84,6 +85,7 @@ class Nest:
     shared_bytes: int
     thread_bytes: int
     notes: Mapping[MergedOp, tuple[str, ...]]
+    bounds: Mapping[str, tuple[int, int]]
     sizes: Sizes | None = None
     packings: Mapping[str, Packing] = field(default_factory=dict)
     tables: tuple[NDArray[Any], ...] = ()
@@ -144,9 +146,10 @@ def emit_program(
     else:
         emitter.steps(_Place(f, bases, {}, False, "0"), form.body)
     f.ret()
-    _emit_objects(emitter.module, program)
-    memory = emitter.memory
-    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, emitter.notes, sizes, packings, tables)
+    reach = bounds(program)
+    _emit_objects(emitter.module, program, reach)
+    memory, notes = emitter.memory, emitter.notes
+    return Nest(emitter.module.text(), memory.shared_bytes, memory.thread_bytes, notes, reach, sizes, packings, tables)
 
 
 def has_tiny(form: Merged) -> bool:
@@ -154,10 +157,10 @@ def has_tiny(form: Merged) -> bool:
     return any(op.kind == "Contraction" and are_tiny(op.modes) for op in form.operations())
 
 
-def _emit_objects(module: Module, program: Program) -> None:
+def _emit_objects(module: Module, program: Program, extents: Mapping[str, tuple[int, int]]) -> None:
     f = Function(module, "entry_objects", [("ptr", "env")], public=True, returns="i64")
     at = 8 * (ENV_WORDS + len(program.tensors))
-    extents, outputs = bounds(program), written(program)
+    outputs = written(program)
     known: list[tuple[bool, Value, Value]] = []  # whether it is written, its first byte, and the one behind its last
     clash: Value = 0
     for k, spec in enumerate(program.tensors):

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,6 +171,9 @@ class Convolution:
         return prod(mode.extent for mode in self.outer) * self.filters[0] * len(self.terms) * self.pixels
 
 
+_last: tuple[Any, ...] = (None, None, (), None)  # form, target, packed tensors, and the convolution: several ask
+
+
 def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolution | None:
     """The convolution that a program is; None where it is none, or where another way is better.
 
@@ -179,6 +182,16 @@ def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolu
         target: the processor.
         packed: tensors that may be arranged otherwise, once, before any run.
     """
+    global _last
+    if _last[0] is form and _last[1:3] == (target, frozenset(packed)):
+        return cast("Convolution | None", _last[3])
+    found = _matched(form, target, packed)
+    _last = form, target, frozenset(packed), found
+    return found
+
+
+def _matched(form: Merged, target: Target, packed: Collection[str]) -> Convolution | None:
+    """`match`, found."""
     steps = form.body
     ops = [step for step in steps if isinstance(step, MergedOp) and not step.guard]
     if len(ops) != len(steps) or not 1 <= len(ops) <= 2:
@@ -465,15 +478,22 @@ per product. Chosen by the time of ResNet-50's convolutions on a Zen 5."""
 
 def _tiles(c: Convolution, target: Target) -> tuple[float, int, int]:
     """(cycles, filters, vectors) of the register tile with the fewest cycles."""
-    vectors, crossed = c.vectors(target), c.crossed(target)
     most_rows = min(c.filters[0], 24, 24 if c.packed else _kept_rows(c.filters[1], target))
+    return _best_tile(c.vectors(target), c.crossed(target), c.step, c.filters[0], most_rows, target)
+
+
+@lru_cache(1024)
+def _best_tile(
+    vectors: int, crossed: int, step: int, filters: int, most_rows: int, target: Target
+) -> tuple[float, int, int]:
+    """`_tiles`, of what it depends on."""
     registers = target.registers - (target.registers > 16)
     return min(
-        (_cycles(c, rows, width, target), rows, width)
+        (_cycles(vectors, crossed, step, filters, rows, width, target), rows, width)
         for width in range(1, min(8, vectors) + 1)
         for rows in range(1, most_rows + 1)
         if rows == 1 or rows * width + width + 1 <= registers
-        if width == 1 or width * crossed * c.step <= _MOST_PLACES
+        if width == 1 or width * crossed * step <= _MOST_PLACES
     )
 
 
@@ -489,22 +509,21 @@ def tiling(c: Convolution, target: Target) -> RegisterTiling:
     return RegisterTiling(rows, widths, crossed, blocks)
 
 
-def _cycles(c: Convolution, rows: int, width: int, target: Target) -> float:
+def _cycles(vectors: int, crossed: int, step: int, filters: int, rows: int, width: int, target: Target) -> float:
     """Of all tiles: one per product, some per load of a vector or a weight, and no less than a product takes.
 
     Where masks take vector registers, and weights are spread by loads of their own, no less than these loads take.
     """
-    vectors, crossed = c.vectors(target), c.crossed(target)
     tiles = -(-vectors // width)
     wide = -(-vectors // tiles)
-    load = _LOAD_CYCLES[crossed > 1, c.step > 1] * crossed
+    load = _LOAD_CYCLES[crossed > 1, step > 1] * crossed
     busy = rows * wide + wide * load
     if not target.has("avx512f"):
         masked = wide * crossed * (crossed > 1)
         busy = max(busy + _MASKED_CYCLES * masked, rows + wide * crossed + 2.0 * masked)
     else:
         busy += _WEIGHT_CYCLES * rows
-    return (max(busy, 4.0) + 0.7) * tiles * -(-c.filters[0] // rows)
+    return (max(busy, 4.0) + 0.7) * tiles * -(-filters // rows)
 
 
 def _kept_rows(stride_bytes: int, target: Target) -> int:

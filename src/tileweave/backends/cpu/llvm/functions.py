@@ -224,9 +224,9 @@ class Floats:
 
     def multiply_add(self, a: str, b: str, c: str) -> str:
         """``a * b + c``, in one rounding where the processor has such an instruction."""
-        name = f"llvm.fmuladd.{suffix(self.type, self.lanes)}"
-        self.f.module.declare(name, f"{self.full} {{}}({self.full}, {self.full}, {self.full})")
-        return self.f.value(f"call {self.full} @{name}({self.full} {a}, {self.full} {b}, {self.full} {c})")
+        name, full = f"llvm.fmuladd.{suffix(self.type, self.lanes)}", self.full
+        self.f.module.declare(name, f"{full} {{}}({full}, {full}, {full})")
+        return self.f.value(f"call {full} @{name}({full} {a}, {full} {b}, {full} {c})")
 
     def polynomial(self, coefficients: Sequence[float], x: str) -> str:
         """By Horner's rule, the constant coefficient first."""

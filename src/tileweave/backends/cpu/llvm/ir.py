@@ -35,7 +35,8 @@ class Module:
 
     def declare(self, name: str, signature: str) -> None:
         """Declare an external function or intrinsic once; ``signature`` holds a ``{}`` for its name."""
-        self._declarations.setdefault(name, f"declare {signature.format('@' + name)}")
+        if name not in self._declarations:
+            self._declarations[name] = f"declare {signature.format('@' + name)}"
 
     def constant(self, name: str, value: str) -> None:
         """Constant data of the module; its address is ``@name``."""
