@@ -13,6 +13,7 @@ from random_graphs import random_partitions
 import tileweave as tw
 from tileweave import graph as tg
 from tileweave.errors import GraphError
+from tileweave.graph.nn import images
 
 RNG = np.random.default_rng(8)
 X = RNG.normal(size=(2, 6, 5))
@@ -352,8 +353,13 @@ def test_what_does_not_fit_is_refused(call: Callable[[], Any], said: str) -> Non
     assert said in str(caught.value)
 
 
-def test_transposed_convolutions_of_any_steps() -> None:
-    """Steps that divide the window, that do not, and that are longer; nothing beside a window is touched."""
+@pytest.mark.parametrize("fewest", [1, 32])
+def test_transposed_convolutions_of_any_steps(fewest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that divide the window, that do not, and that are longer; nothing beside a window is touched.
+
+    In phases, and with zeros between the elements where sums are short.
+    """
+    monkeypatch.setattr(images, "_FEWEST_PRODUCTS", fewest)
     seed = int(np.random.default_rng().integers(1 << 31))
     print("seed", seed)
     rng = np.random.default_rng(seed)
@@ -373,6 +379,26 @@ def test_transposed_convolutions_of_any_steps() -> None:
         made = tg.conv_transpose(x, np.abs(w), stride=steps, padding=pads, groups=groups, output_padding=extra)
         wanted = transposed(x, np.abs(w), steps, pads, (1,) * rank, groups, extra)
         np.testing.assert_allclose(np.asarray(tw.run(made)), wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_gradients_of_strided_convolutions_in_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are those of the definition: each element adds its gradient times the filters around its place."""
+    seed = int(np.random.default_rng().integers(1 << 31))
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(images, "_FEWEST_PRODUCTS", 1)
+    for _ in range(8):
+        rank, groups = int(rng.integers(1, 3)), int(rng.integers(1, 3))
+        steps, kernel = (tuple(int(n) for n in rng.integers(1, most, rank)) for most in (4, 6))
+        spatial = tuple(k + int(rng.integers(0, 9)) for k in kernel)
+        x = tw.source(rng.standard_normal((2, 2 * groups, *spatial)))
+        w = rng.standard_normal((3 * groups, 2, *kernel))
+        y = tg.conv(x, w, stride=steps, groups=groups)
+        dy = rng.standard_normal(y.shape)
+        wanted = np.zeros(x.shape)
+        reached = transposed(dy, w, steps, ((0, 0),) * rank, (1,) * rank, groups, (0,) * rank)
+        wanted[tuple(slice(n) for n in reached.shape)] = reached
+        np.testing.assert_allclose(tw.run(tw.grad(tw.sum(y * dy), x)), wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_transposed_convolutions_take_two_types() -> None:
