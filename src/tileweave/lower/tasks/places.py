@@ -158,6 +158,8 @@ class BlockPlaces:
     def _starts(self, numbers: IntArray) -> IntArray:
         """Where the blocks of tasks of one step begin; a row each."""
         table = self.table
+        if len(numbers) == 1:
+            return np.array([table.kind(int(numbers[0])).outs[0][table.row[numbers[0]]]])
         kinds = table.kind_of[numbers]
         out = np.zeros((len(numbers), table.kind(int(numbers[0])).outs[0].shape[1]), np.int64)
         for k in np.unique(kinds).tolist():
@@ -452,14 +454,15 @@ class BlockPlaces:
         k = self.hold[number]
         if k < 0 or self.holds[k].result == KEPT:
             return None
-        hold, kind, rest = self.holds[k], self.table.kind(number), int(self._inner[number])
-        point = list[int]()
-        rest //= hold.kind.dtype.itemsize
-        for extent in reversed(hold.kind.shape):
-            rest, at = divmod(rest, max(extent, 1))
-            point.append(at)
-        starts = kind.outs[0][self.table.row[number]].tolist()
-        first = tuple(start - at for start, at in zip(starts, reversed(point), strict=True))
+        hold, kind, rest, row = self.holds[k], self.table.kind(number), int(self._inner[number]), self.table.row[number]
+        first = tuple(kind.outs[0][row].tolist()) if row else kind.sample.out.start
+        if rest:
+            point = list[int]()
+            rest //= hold.kind.dtype.itemsize
+            for extent in reversed(hold.kind.shape):
+                rest, at = divmod(rest, max(extent, 1))
+                point.append(at)
+            first = tuple(start - at for start, at in zip(first, reversed(point), strict=True))
         return Home(int(self._buffer[number]), hold.result, Box(first, hold.kind.shape), hold.kind.dtype)
 
     def buffer(self, home: Home) -> Array:
