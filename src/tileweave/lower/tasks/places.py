@@ -25,8 +25,8 @@ from tileweave.lower.reads import (
     pointwise,
     written_over,
 )
+from tileweave.lower.sweeps import find as sweeps
 from tileweave.lower.sweeps.fields import Sweep
-from tileweave.lower.sweeps.find import over
 from tileweave.lower.tasks.table import TaskTable, once, pieces_of
 from tileweave.lower.values import Home, place_in_time
 from tileweave.planner.placement import IntArray
@@ -133,7 +133,7 @@ class BlockPlaces:
         self._as_views()
         self._alone()
         self._in_place()
-        over(table.each_sweep, self, table.readers_of)
+        sweeps.over(table.each_sweep, self, table.readers_of)
         self._gather()
         self._in_spare_results()
         self._place()
@@ -271,10 +271,13 @@ class BlockPlaces:
     def _in_place(self) -> None:
         """What only a pointwise operation reads lies where its result does, and is written over; but for sweeps."""
         table = self.table
+        if not self._own.any():
+            return
         names, pairs = dict[int, frozenset[str]](), list[tuple[IntArray, IntArray]]()
         for kind in table.kinds:
             task, step = kind.sample, table.step(kind)
-            if step.stage == "store" or self.hold[task.number] < 0 or task.number in table.sweeps:
+            may = bool(task.needs) and step.stage != "store" and self.hold[task.number] >= 0
+            if not may or task.number in table.sweeps:
                 continue
             if task.step not in names:
                 names[task.step] = pointwise(step)
@@ -283,9 +286,9 @@ class BlockPlaces:
         if not pairs:
             return
         reader, made = (np.concatenate(one) for one in zip(*pairs, strict=True))
-        may = (self.hold[reader] >= 0) & ((self._buffer[reader] >= 0) | self._in_result(reader))
-        may &= self._own[made] & (table.readers[made] == 1)
-        reader, made = reader[may], made[may]
+        over = (self.hold[reader] >= 0) & ((self._buffer[reader] >= 0) | self._in_result(reader))
+        over &= self._own[made] & (table.readers[made] == 1)
+        reader, made = reader[over], made[over]
         first = np.unique(reader, return_index=True)[1]  # one operand of each
         root: IntArray = np.arange(table.count)
         root[made[first]] = reader[first]
