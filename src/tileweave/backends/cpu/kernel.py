@@ -85,7 +85,7 @@ class CpuKernel:
             (spec.name, numpy_dtype(spec.dtype), spec.name in outputs, low, high)
             for spec, (low, high) in zip(self._specs, ranges, strict=True)
         ]
-        self._checks = ArrayChecks(self, tuple(wanted), pairs_of([one[2] for one in wanted]))
+        self._checks = ArrayChecks(tuple(wanted), pairs_of([one[2] for one in wanted]))
         self._head = struct.Struct(f"={ENV_WORDS}q")
         self._bases = struct.Struct(f"={len(program.tensors)}q")
         self._objects = struct.Struct(f"={len(self._specs)}q")
@@ -170,7 +170,7 @@ class CpuKernel:
         made = object.__new__(CpuKernel)
         made.__dict__.update(self.__dict__)
         made._program, made._sized, made._plan = None, tuple(sizes), ""
-        made._checks = self._checks.of(made, [(0, end) for end in found.ends])
+        made._checks = self._checks.of([(0, end) for end in found.ends])
         made.settled, made._own = not found.lent, None
         end = rounded(self._sizes_at + 8 * len(found.table))
         made._arrange(found.variant, found.table, end, *found.table[-2:])
@@ -181,7 +181,7 @@ class CpuKernel:
         made = object.__new__(CpuKernel)
         made.__dict__.update(self.__dict__)
         made._how, made._program, made._plan, made._over = how, how.program, "", None
-        made._checks = self._checks.of(made, places.bounds)
+        made._checks = self._checks.of(places.bounds)
         made._scratch = places.scratch
         made._arrange(self._variant, table, places.end, places.shared_bytes, places.thread_bytes)
         return made
@@ -192,15 +192,15 @@ class CpuKernel:
         Raises:
             BackendError: arrays that are missing, of another type, read-only, too small, or that overlap.
         """
-        self._run(self._checks.addresses(arrays))
+        self._run(self._checks.addresses(self, arrays))
 
     def run(self, arrays: Mapping[str, Array]) -> None:
         """Run on arrays by name; as `__call__` otherwise."""
         names = [spec.name for spec in self._specs]
         if not isinstance(arrays, Mapping):
-            raise self._checks.error(f"{type(arrays).__name__} is given instead of a mapping of arrays by name")
+            raise self._checks.error(self, f"{type(arrays).__name__} is given instead of a mapping of arrays by name")
         if set(arrays) != set(names):
-            raise self._checks.error(f"arrays are given for {', '.join(sorted(arrays)) or 'no tensor'}")
+            raise self._checks.error(self, f"arrays are given for {', '.join(sorted(arrays)) or 'no tensor'}")
         self(*(arrays[name] for name in names))
 
     def prepare(self, *arrays: Array) -> Callable[[], None]:
@@ -208,7 +208,7 @@ class CpuKernel:
 
         The arrays are kept alive. Calls of the result must not overlap in time.
         """
-        addresses = self._checks.addresses(arrays)
+        addresses = self._checks.addresses(self, arrays)
         block = self._begin()
         self._point(block, addresses)
         entry, address = self._entry, block.address
@@ -224,7 +224,7 @@ class CpuKernel:
         made = []
         for spec, array in zip(self._specs, arrays, strict=True):
             if spec.name in self._given:
-                self._checks.check_bounds(array, address_of(array), spec.name, *self._given[spec.name])
+                self._checks.check_bounds(self, array, address_of(array), spec.name, *self._given[spec.name])
             made.append(arranged_once(self._packings[spec.name], array) if spec.name in self._packings else array)
         return made
 
@@ -238,7 +238,7 @@ class CpuKernel:
 
     def bind(self, arrays: Sequence[Array]) -> Bound:
         """What a native loop calls to run on these arrays, which are checked now; calls of it must not overlap."""
-        addresses = self._checks.addresses(tuple(arrays))
+        addresses = self._checks.addresses(self, tuple(arrays))
         first = min([*self._scratch.values(), self._shared_at])
         positions = [self._head.size + 8 * self.program.position(spec.name) for spec in self._specs]
         bound = Bound(self._variant.code, first, self._block_bytes - first, positions)
@@ -250,7 +250,11 @@ class CpuKernel:
                 if spec.role == "scratch":
                     bound.write(self._head.size + 8 * self.program.position(spec.name), base + self._scratch[spec.name])
 
-        bound.place, bound.check, bound.check_columns = place, self._checks.check_pairs, self._checks.near()
+        bound.place, bound.check, bound.check_columns = (
+            place,
+            functools.partial(self._checks.check_pairs, self),
+            self._checks.near(),
+        )
         for position, address in zip(positions, addresses, strict=True):
             bound.write(position, address)
         return bound
@@ -354,7 +358,7 @@ class CpuKernel:
             block = arena.take(size_bytes or self._block_bytes)
         except (OSError, OverflowError, MemoryError):
             problem = f"there is no memory for {self._block_bytes} bytes of scratch and packed operands"
-            raise self._checks.error(problem, "scratch that fits in memory, or fewer threads") from None
+            raise self._checks.error(self, problem, "scratch that fits in memory, or fewer threads") from None
         self._fill(block.memory, memory or block.address)
         self._point(block, [0] * len(self._specs), memory)
         return block
