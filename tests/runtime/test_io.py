@@ -4,6 +4,7 @@ import struct
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tileweave.errors import StorageError
 from tileweave.graph import FileData, Graph, MemoryTarget, Sink, TensorType, as_tensor
 from tileweave.planner import machines
 from tileweave.runtime.io import files as io
+from tileweave.runtime.io import sinks
 from tileweave.runtime.io.sinks import open_sinks
 from tileweave.space import Box
 
@@ -496,3 +498,20 @@ def test_bfloat16_is_refused_before_work(tmp_path: Path, suffix: str) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # HDF5, Parquet, Arrow, safetensors, URLs
+
+
+@pytest.mark.parametrize("system", ["", "another", None])
+def test_a_file_that_another_process_writes_is_flushed_where_the_committing_one_would_not_see_it(
+    system: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = sinks.Handle("raw", str(tmp_path / "a"), "", TensorType((4, 6), np.dtype("int32")), 8)
+    handle = replace(handle, system=sinks.running_system() if system is None else system)
+    (tmp_path / "a").write_bytes(bytes(8 + 4 * 24))
+    flushed: list[int] = []
+    monkeypatch.setattr(np.memmap, "flush", lambda _: flushed.append(1))
+    block = np.arange(8, dtype=np.int32).reshape(2, 4)
+    sinks.Reopened(handle).write(Box.between((1, 2), (3, 6)), block)
+    written = np.fromfile(tmp_path / "a", np.int32, offset=8).reshape(4, 6)
+    np.testing.assert_array_equal(written[1:3, 2:], block)
+    assert written.sum() == block.sum()
+    assert bool(flushed) == (system is not None or not sinks.running_system())

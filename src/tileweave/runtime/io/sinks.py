@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard, cast
 
@@ -415,6 +416,7 @@ class Handle:
         offset_bytes: where its elements begin.
         sink: its path as the user wrote it.
         atom: the extents that one writer stores at once; empty where any box will do.
+        system: `running_system` of the process that commits it.
     """
 
     format: str
@@ -424,6 +426,17 @@ class Handle:
     offset_bytes: int = 0
     sink: str = ""
     atom: tuple[int, ...] = ()
+    system: str = ""
+
+
+@cache
+def running_system() -> str:
+    """What tells the running system apart, containers on it not: its processes see at once what each has written to a
+    file. Empty where it is not known."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def handle_of(writer: SinkWriter) -> Handle | None:
@@ -431,7 +444,7 @@ def handle_of(writer: SinkWriter) -> Handle | None:
     if isinstance(writer, MappedWriter):
         if writer.path.parent.name.startswith(assembled.SENT):  # on its way to a URL: this host alone has it
             return None
-        return Handle("raw", str(writer.path), "", writer.type, writer.offset_bytes)
+        return Handle("raw", str(writer.path), "", writer.type, writer.offset_bytes, system=running_system())
     if isinstance(writer, zarrfile.ZarrWriter):
         return Handle("zarr", writer.store, writer.key, writer.type, atom=writer.chunks)
     return None
@@ -445,7 +458,7 @@ class Reopened:
         self._handle = handle
 
     def write(self, box: Box, block: Array) -> None:
-        """Stores the values of a box; they have left this process when this returns."""
+        """Stores the values of a box; the process that commits the file sees them when this returns."""
         handle = self._handle
         if box.empty:
             return
@@ -456,7 +469,8 @@ class Reopened:
                 return
             memory = np.memmap(handle.path, np.uint8, "r+", handle.offset_bytes, (kind.size_bytes,))
             np.ndarray(kind.shape, kind.dtype, memory)[slices(box)] = block
-            memory.flush()
+            if not handle.system or handle.system != running_system():
+                memory.flush()  # else what commits the file brings to the disk what any process has written
 
     def take(self, block: Array) -> None:
         """Stores all values at once."""
