@@ -232,3 +232,21 @@ def test_a_program_like_a_well_formed_one_is_refused_for_its_sizes_alone(block: 
             else:
                 teir.verify(other)
     assert refused > 30
+
+
+def test_numbers_and_strides_that_a_kind_does_not_tell_apart_are_looked_at() -> None:
+    """An integer is filled with integers alone, and a document has no negative strides."""
+    out, axis = teir.TensorSpec("out", "INT32", "out"), teir.Axis("m", 3, (4,), (0,))
+    fill = teir.Primitive("c", "Fill", (("M", ("m",)), ("N", ())), ("out",), (("value", 2.0),))
+    program = teir.Program((out,), (axis,), ("i",), (teir.Invocation("i", "c"),), (fill,))
+    teir.verify(program)
+    for value in (2.5, 2.0**40):
+        with pytest.raises(tw.errors.VerifyError, match="does not hold it"):
+            teir.verify(replace(program, primitives=(replace(fill, metadata=(("value", value),)),)))
+    copy = teir.Primitive("c", "Copy", fill.axes, (), (("data_type", "FP32"),))
+    tensors = (teir.TensorSpec("in0", "FP32", "in"), replace(out, dtype="FP32"))
+    axes = (teir.Axis("m", 3, (4, 4), (0, 0)),)
+    document = replace(program, tensors=tensors, axes=axes, primitives=(copy,), profile="document")
+    teir.verify(document)
+    with pytest.raises(tw.errors.VerifyError, match="strides are"):
+        teir.verify(replace(document, axes=(replace(axes[0], strides=(-4, 4)),)))

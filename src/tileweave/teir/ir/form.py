@@ -274,7 +274,8 @@ def numbers_of(program: Program) -> list[float]:
 
 
 def sizes_fit(program: Program) -> bool:
-    """Whether the sizes of a program are positive integers, or strides, that address less than 2^63 bytes.
+    """Whether the sizes of a program are positive integers, or strides, that address less than 2^63 bytes; false also
+    where a number has to be an integer, or a stride of a document is negative.
 
     Of a kind of which one program is well formed, those are well formed of which this is true.
     """
@@ -284,9 +285,13 @@ def sizes_fit(program: Program) -> bool:
             return False
         if len(axis.strides) != len(reach) or len(axis.offsets) != len(reach) or not 0 < axis.extent < ADDRESS_LIMIT:
             return False
+        if program.profile == "document" and min(axis.strides, default=0) < 0:
+            return False
         last = axis.extent - 1
         reach = [r + abs(o) + abs(s) * last for r, s, o in zip(reach, axis.strides, axis.offsets, strict=True)]
-    return all(_bytes_fit(program)) and max(reach, default=0) < ADDRESS_LIMIT
+    integers = {spec.name for spec in program.tensors if "INT" in spec.dtype}
+    filled = {name for p in program.primitives if number_of(p) is not None for name in p.operands[-1:]}
+    return all(_bytes_fit(program)) and max(reach, default=0) < ADDRESS_LIMIT and not filled & integers
 
 
 def _bytes_fit(program: Program) -> Iterator[bool]:

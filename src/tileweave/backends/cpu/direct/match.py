@@ -183,8 +183,9 @@ def match(form: Merged, target: Target, packed: Collection[str] = ()) -> Convolu
         packed: tensors that may be arranged otherwise, once, before any run.
     """
     global _last
-    if _last[0] is form and _last[1:3] == (target, frozenset(packed)):
-        return cast("Convolution | None", _last[3])
+    last = _last  # read once: other threads replace it
+    if last[0] is form and last[1:3] == (target, frozenset(packed)):
+        return cast("Convolution | None", last[3])
     found = _matched(form, target, packed)
     _last = form, target, frozenset(packed), found
     return found

@@ -15,6 +15,8 @@ def _values_alone(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     sort = places.producer
     if not isinstance(sort, Operation) or sort.operator != "sort" or sort.signature is None:
         return None
+    if places.output != "indices":  # sorted values may be places of their own
+        return None
     axis = take.parameter("axis")
     if sort.input("x") is not x or sort.parameter("axis") != axis or not context.alone(places):
         return None
