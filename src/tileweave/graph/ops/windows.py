@@ -330,6 +330,8 @@ def _conv_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Cal
         return made
 
     def to_w() -> Tensor:
+        if not dy.size:  # a window of no points is refused
+            return full(w.shape, 0, w.dtype)
         parts = []
         for k in range(groups):
             values, weights = swapped(group(x, k, channels, 1)), swapped(group(dy, k, filters, 1))
