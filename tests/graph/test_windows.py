@@ -185,7 +185,7 @@ def test_gradients_of_convolution(case):
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_gradients_of_a_convolution_of_no_images(stride):
-    x, w = tw.source(np.ones((0, 3, 4, 5))), tw.source(np.ones((4, 3, 2, 2)))
+    x, w = tw.as_tensor(np.ones((0, 3, 4, 5))), tw.as_tensor(np.ones((4, 3, 2, 2)))
     of_x, of_w = tw.grad(tw.sum(tw.conv(x, w, stride=stride)), [x, w])
     assert of_x.shape == x.shape
     np.testing.assert_array_equal(of_w, np.zeros(w.shape))
