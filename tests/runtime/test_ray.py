@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,22 @@ def test_a_failing_shard_is_named_and_leaves_no_sink(tmp_path: Path) -> None:
     assert "2 of 4" in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["marks"]
     assert run(plan_of(g.as_tensor(np.arange(3)) + 1))[0][0].tolist() == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_failing_shard_is_named_where_a_unit_that_reads_it_is_looked_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit whose argument could not be computed fails with the error of the unit that should have made it."""
+
+    def last(one: Any) -> Any:
+        return one.ray.wait([list(one.flying)[-1]], timeout=60)[0][0]
+
+    monkeypatch.setattr(import_module("tileweave.runtime.ray.engine")._Run, "_next", last)
+    y = misbehaving(g.as_tensor(np.arange(16)) + 0, tmp_path / "marks", fails_at=8)
+    with pytest.raises(RunError, match="test_misbehaving failed with ArithmeticError") as caught:
+        run(rows_plan(y[::-1] + 1, machines(4), 4))
+    assert "2 of 4" in str(caught.value)
 
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])}

@@ -375,8 +375,8 @@ class _Run:
         except self.ray.exceptions.RayTaskError as error:
             cause = error.cause
             if isinstance(cause, KernelFailed):
-                failed = next(task for task in unit.tasks if task.number == cause.number)
-                raise TaskFailed(failed) from cause.cause_of_it
+                # that of another unit where an argument could not be computed
+                raise TaskFailed(self.prepared.tasks[cause.number]) from cause.cause_of_it
             raise TaskFailed(unit.tasks[0]) from (cause if isinstance(cause, Exception) else error)
         except self.ray.exceptions.RayError as error:
             raise TaskFailed(unit.tasks[0]) from error
