@@ -210,3 +210,18 @@ def test_long_rows_are_computed_one_after_the_other(seed):
             np.testing.assert_array_equal(tw.run(plan, bind={"x": x}, threads=threads), right)
     kernel = compiled(x, w, np.empty(wanted.shape, np.float32), stride=step, dilation=1, groups=1)
     assert f" {n * height} images and groups" in kernel.explain()
+
+
+def test_a_match_that_is_known_is_not_another_threads(monkeypatch):
+    """What was matched last is replaced by another thread while it is compared."""
+    form = object()
+
+    class Meanwhile:
+        def __eq__(self, other):
+            match._last = (object(), other, frozenset(), "another form's")
+            return True
+
+        __hash__ = None
+
+    monkeypatch.setattr(match, "_last", (form, Meanwhile(), frozenset(), "its own"))
+    assert match.match(form, host()) == "its own"
