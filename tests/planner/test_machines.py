@@ -94,7 +94,9 @@ def test_a_rate_that_is_given_replaces_those_of_element_types(tmp_path):
     assert machines(path).machines[0].rate("float16") == 4e11
 
 
-@pytest.mark.parametrize(("shared", "processors", "caches"), [("0-7", 32, 4), ("0-3,64-67", 128, 16), ("5", 2, 2)])
+@pytest.mark.parametrize(
+    ("shared", "processors", "caches"), [("0-7", 32, 4), ("0-3,64-67", 128, 16), ("5", 2, 2), ("", 4, 1)]
+)
 def test_last_caches_are_as_many_as_processors_need(shared, processors, caches, tmp_path, monkeypatch):
     (tmp_path / "index3").mkdir()
     (tmp_path / "index3" / "shared_cpu_list").write_text(shared + "\n")

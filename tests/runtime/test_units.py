@@ -186,3 +186,16 @@ def test_margins_save_units_and_change_no_bit(seed: int, monkeypatch: pytest.Mon
     assert len(few) <= len(some)
     for one, other in zip(plain, wide, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_chain_may_go_on_with_fewer_blocks_than_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    y = g.as_tensor(np.random.default_rng(0).random((24, 5), np.float32))
+    for _ in range(6):
+        y = g.stencil(y, np.ones((3, 1), np.float32), boundary="constant")
+    graph = g.Graph.of(y)
+    grids = {operation: (1, 1, 4 if k < 3 else 2, 1, 1) for k, operation in enumerate(graph.operations)}
+    used = machines(4, memory="1GiB")
+    plan = costed(Plan(graph, used, steps_of(graph, grids, len(used), lower.decide, io.atom)))[0]
+    monkeypatch.setattr(units_module, "MESSAGE_SECONDS", 1e9)
+    prepared, made = units(prepare(plan), [ROOM] * 4)
+    np.testing.assert_array_equal(run_units(prepared, made)[0], g.evaluate([y])[0])

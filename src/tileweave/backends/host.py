@@ -427,7 +427,7 @@ def last_caches() -> int:
     known."""
     try:
         ranges = (_CACHES / "index3" / "shared_cpu_list").read_text().strip().split(",")
-    except OSError:
+        edges = [[int(edge) for edge in one.split("-")] for one in ranges]
+    except (OSError, ValueError):
         return 1
-    edges = [[int(edge) for edge in one.split("-")] for one in ranges]
     return max(1, (os.cpu_count() or 1) // sum(edge[-1] - edge[0] + 1 for edge in edges))

@@ -116,7 +116,8 @@ def _window(steps: Sequence[Step], window: Mapping[int, ByMachine], enumerator: 
     changed = {}
     for number, task in members.items():
         index, found = reads[number]
-        own = {other: mine[members[other].step, task.machine] for other in members}
+        twins = {other: mine.get((made.step, task.machine)) for other, made in members.items()}
+        own = {other: twin for other, twin in twins.items() if twin is not None}
         new = tuple(_own_pieces(read, own, outs) for read in found)
         needs = tuple(sorted({piece.task for read in new for piece in read.pieces if piece.task >= 0}))
         if needs and needs[-1] >= number:
