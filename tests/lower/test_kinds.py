@@ -158,7 +158,7 @@ def test_code_is_looked_for_while_other_threads_make_some() -> None:
         """Something that may be referred to weakly."""
 
     none: Any = None
-    family = Family(none, (), none, 1, (), [], {}, weakref.WeakKeyDictionary(), {}, [], [])
+    family = Family(none, (), none, 1, (), [], {}, weakref.WeakKeyDictionary(), {}, {}, [], [])
     cuts: Any = family.cuts
     ended = threading.Event()
 

@@ -160,6 +160,9 @@ class Block:
     def __init__(self, size: int) -> None:
         self.size = size
         private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+        there = size <= _TOUCHED and hasattr(mmap, "MAP_POPULATE")
+        if there:
+            private["flags"] |= mmap.MAP_POPULATE
         try:
             self.memory = mmap.mmap(-1, size, **private)  # a forked child has its own
         except OSError as error:
@@ -168,7 +171,7 @@ class Block:
             with contextlib.suppress(OSError):  # small pages hold the same values
                 self.memory.madvise(mmap.MADV_HUGEPAGE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        for place in range(0, size if size <= _TOUCHED else 0, mmap.PAGESIZE):
+        for place in range(0, size if size <= _TOUCHED and not there else 0, mmap.PAGESIZE):
             self.memory[place] = 0
 
 

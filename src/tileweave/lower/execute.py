@@ -395,7 +395,7 @@ def kernel_of(
     With constant operands it may be one that reads them in an order of its own (`base.Arranged`).
     """
     fixed: tuple[str, ...] = ()
-    if constant and not tune and isinstance(backend(by), ArrangesConstants):
+    if constant and not tune and hasattr(backend(by), "compile_constant"):  # a protocol takes 10 us to look at
         fixed = tuple(constant) if lowering(operation, stage).startswith(("windows", "contraction")) else ()
     key = (
         backend(by),  # another one of its name has other kernels

@@ -108,7 +108,10 @@ def in_memory_order(piece: ReadPiece) -> bool:
 
 def constant(piece: ReadPiece, dtype: np.dtype[Any]) -> Array:
     """The values of a piece that nothing holds."""
-    return np.broadcast_to(np.asarray(piece.fill).astype(dtype), piece.box.shape)
+    held, shape = np.asarray(piece.fill).astype(dtype), piece.box.shape
+    made: Array = np.ndarray(shape, dtype, held, 0, (0,) * len(shape))  # `broadcast_to` takes ten times as long
+    made.flags.writeable = False
+    return made
 
 
 Held = Callable[[ReadPiece], Block | None]

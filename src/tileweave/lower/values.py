@@ -46,23 +46,19 @@ def place_in_time(buffers: Sequence[tuple[int, int, int]]) -> tuple[list[int], i
         >>> place_in_time([(100, 0, 1), (100, 1, 2), (64, 2, 3)])
         ([0, 128, 0], 256)
     """
-    count = len(buffers)
-    sizes, first, last = (np.array([b[k] for b in buffers], np.int64).reshape(count) for k in range(3))
-    sizes = -(-np.maximum(sizes, 1) // LINE_BYTES) * LINE_BYTES
-    if count > MANY_BUFFERS:
-        return _placed_as_they_come(sizes.tolist(), first.tolist(), last.tolist())
-    order = np.lexsort((np.arange(count), -sizes))
-    starts, placed = np.zeros(count, np.int64), np.zeros(count, np.int64)  # `placed`: in the order of placing
-    for done, number in enumerate(order):
-        earlier = placed[:done]
-        meets = earlier[(first[earlier] <= last[number]) & (first[number] <= last[earlier])]
-        at, size = 0, int(sizes[number])
-        for start, end in sorted(zip(starts[meets].tolist(), (starts[meets] + sizes[meets]).tolist(), strict=True)):
-            if start - at >= size:
+    sizes = [-(-max(size, 1) // LINE_BYTES) * LINE_BYTES for size, _, _ in buffers]
+    if len(buffers) > MANY_BUFFERS:
+        return _placed_as_they_come(sizes, [first for _, first, _ in buffers], [last for _, _, last in buffers])
+    starts, placed = [0] * len(sizes), list[tuple[int, int, int, int]]()
+    for number in sorted(range(len(sizes)), key=lambda k: -sizes[k]):
+        (_, begin, end), size, at = buffers[number], sizes[number], 0
+        for low, high in sorted([(low, high) for low, high, first, last in placed if first <= end and begin <= last]):
+            if low - at >= size:
                 break
-            at = max(at, end)
-        starts[number], placed[done] = at, number
-    return starts.tolist(), int((starts + sizes).max(initial=0)) if count else 0
+            at = max(at, high)
+        starts[number] = at
+        placed.append((at, at + size, begin, end))
+    return starts, max([high for _, high, _, _ in placed], default=0)
 
 
 def _placed_as_they_come(sizes: list[int], first: list[int], last: list[int]) -> tuple[list[int], int]:

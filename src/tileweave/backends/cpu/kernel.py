@@ -85,7 +85,9 @@ class CpuKernel:
             (spec.name, numpy_dtype(spec.dtype), spec.name in outputs, low, high)
             for spec, (low, high) in zip(self._specs, ranges, strict=True)
         ]
-        self._checks = ArrayChecks(tuple(wanted), pairs_of([one[2] for one in wanted]))
+        self._checks_of: Callable[[], ArrayChecks] = functools.partial(
+            ArrayChecks, tuple(wanted), pairs_of([one[2] for one in wanted])
+        )
         self._head = struct.Struct(f"={ENV_WORDS}q")
         self._bases = struct.Struct(f"={len(program.tensors)}q")
         self._objects = struct.Struct(f"={len(self._specs)}q")
@@ -105,7 +107,7 @@ class CpuKernel:
         self._thread_bytes = rounded(per_thread)
         self._block_bytes = self._thread_at + self._thread_bytes * self.threads
         self._idle: list[Block] = []
-        for known in ("run_on", "_entry", "_entry_objects"):
+        for known in ("run_on", "_entry", "_entry_objects", "_checks"):
             self.__dict__.pop(known, None)  # of the kernel that this one is made from
         self._directs: list[Any] = []
         _LIVE.add(self)
@@ -136,17 +138,22 @@ class CpuKernel:
     @functools.cached_property
     def _entry(self) -> Any:
         """The function on addresses, which waits until the code is there."""
-        return self._variant.code.function("entry", None, ctypes.c_void_p)
+        return self._variant.function("entry", None, ctypes.c_void_p)
 
     @functools.cached_property
     def _entry_objects(self) -> Any:
         """The function on array objects."""
-        return self._variant.code.function("entry_objects", ctypes.c_int64, ctypes.c_void_p)
+        return self._variant.function("entry_objects", ctypes.c_int64, ctypes.c_void_p)
 
     @property
     def axes(self) -> tuple[str, ...]:
         """The names of the program's axes."""
         return tuple(str(axis.id) for axis in self._how.program.axes)
+
+    @functools.cached_property
+    def _checks(self) -> ArrayChecks:
+        """What its arrays have to be; made when they are looked at, as those of a further shape are not."""
+        return self._checks_of()
 
     def resized(self, sizes: Sequence[Size], *, soon: bool = False) -> CpuKernel | None:
         """The kernel of the same program for other extents and strides, from code that is there; None: there is none.
@@ -170,7 +177,7 @@ class CpuKernel:
         made = object.__new__(CpuKernel)
         made.__dict__.update(self.__dict__)
         made._program, made._sized, made._plan = None, tuple(sizes), ""
-        made._checks = self._checks.of([(0, end) for end in found.ends])
+        made._checks_of = functools.partial(self._checks.of, [(0, end) for end in found.ends])
         made.settled, made._own = not found.lent, None
         end = rounded(self._sizes_at + 8 * len(found.table))
         made._arrange(found.variant, found.table, end, *found.table[-2:])
@@ -181,7 +188,7 @@ class CpuKernel:
         made = object.__new__(CpuKernel)
         made.__dict__.update(self.__dict__)
         made._how, made._program, made._plan, made._over = how, how.program, "", None
-        made._checks = self._checks.of(places.bounds)
+        made._checks_of = functools.partial(self._checks.of, places.bounds)
         made._scratch = places.scratch
         made._arrange(self._variant, table, places.end, places.shared_bytes, places.thread_bytes)
         return made

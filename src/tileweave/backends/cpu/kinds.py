@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.gemm.blocking import ProductBlocking, are_tiny, axes_of, cut_like, may_lend, tile_of
 from tileweave.backends.cpu.gemm.contract import may_start, without_start
-from tileweave.backends.cpu.gemm.gett import block_product
+from tileweave.backends.cpu.gemm.gett import block_product, cut_product
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.sizes import Table
 from tileweave.backends.cpu.target.jit import Code
@@ -36,10 +36,19 @@ class Variant:
     Args:
         code: machine code.
         table: what the code reads, for the sizes that it serves; None where its sizes are constants.
+        functions: of the code, those that have been asked for.
     """
 
     code: Code
     table: Table | None
+    functions: dict[str, Any] = field(default_factory=dict)
+
+    def function(self, name: str, result: Any, *arguments: Any) -> Any:
+        """A public function of the code as ctypes calls it, of which all kernels on it share one."""
+        found = self.functions.get(name)
+        if found is None:
+            found = self.functions[name] = self.code.function(name, result, *arguments)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,8 @@ class Family:
         still: for every mode, whether each operand stands still along it.
         variants: the code that is known, by `axes_of` and `tile_of`.
         cuts: how the product was cut for which code was made, with the same.
-        near: of those cuts the ones with the same axes, the tile most like another first.
+        lenders: of those cuts the ones with the same axes that may lend their code.
+        near: the same by a tile, those with tiles most like it first.
         kernels: the last kernel that was compiled.
         widths: bytes of an element of every tensor.
     """
@@ -85,9 +95,15 @@ class Family:
     still: list[list[bool]]
     variants: dict[tuple[Hashable, Hashable], list[weakref.ref[Variant]]]
     cuts: weakref.WeakKeyDictionary[Variant, tuple[ProductBlocking, tuple[Hashable, Hashable]]]
+    lenders: dict[Hashable, list[tuple[weakref.ref[Variant], ProductBlocking]]]
     near: dict[Hashable, list[tuple[weakref.ref[Variant], ProductBlocking]]]
     kernels: list[weakref.ref[Any]]
     widths: list[int]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the operands are the program's tensors, in its order."""
+        return self.op.operands == (0, 1, 2, 3)[: len(self.op.operands)]
 
     def kernel(self) -> Any:
         """A kernel of the family, where one lives."""
@@ -101,6 +117,7 @@ class Family:
         kept = [one for one in self.variants.get(which, ()) if one() not in (None, variant)]
         self.variants[which] = [weakref.ref(variant), *kept]
         self.cuts[variant] = c, which
+        self.lenders.clear()
         self.near.clear()
 
     def blocked(self, op: MergedOp) -> ProductBlocking:
@@ -119,27 +136,34 @@ class Family:
         ends = _ends(sizes, self.widths)
         if ends is None:
             return None
-        modes = tuple([Mode(sizes[k][0], tuple([sizes[k][1][j] for j in order])) for k in self.axes])
+        old = self.op
+        if self.in_order:
+            modes = tuple([Mode(*sizes[k]) for k in self.axes])
+        else:
+            modes = tuple([Mode(sizes[k][0], tuple([sizes[k][1][j] for j in order])) for k in self.axes])
         if [[not stride for stride in mode.strides] for mode in modes] != self.still:
             return None
-        old = self.op
-        op = MergedOp(old.kind, order, modes, old.offsets, old.width_bytes, init=old.init, relu=old.relu)
         starts = len(order) > 3
-        if starts and not may_start(op, self.elements, self.target, self.threads, DEFAULT):
-            return None
-        c = self.blocked(op)
+        if starts:
+            op = MergedOp(old.kind, order, modes, old.offsets, old.width_bytes, init=old.init, relu=old.relu)
+            if not may_start(op, self.elements, self.target, self.threads, DEFAULT):
+                return None
+            c = self.blocked(op)
+        else:
+            c = cut_product(modes, old.offsets, old.init == (), self.elements, self.target, self.threads)
         (axes, numbers), (tile, blocks) = axes_of(c), tile_of(c)
         known = self.variants.get((axes, tile))
+        bounds = [number for end in ends for number in (0, end)]
         if known is not None and not are_tiny(modes):
             for one in known:
-                found = _served(one(), (*numbers, *blocks), ends)
+                found = _served(one(), (*numbers, *blocks, *bounds), ends)
                 if found is not None:
                     return found
         if not lent or starts or not may_lend(c) or c.columns.pack_panels > 1:
             return None
         for one, other in self._like(axes, tile, c):
             cut = cut_like(c, other)
-            found = None if cut is None else _served(one(), (*numbers, *tile_of(cut)[1]), ends, lent=True)
+            found = None if cut is None else _served(one(), (*numbers, *cut, *bounds), ends, lent=True)
             if found is not None:
                 return found
         return None
@@ -150,10 +174,12 @@ class Family:
         """Code for products of some axes that were cut with other tiles, the tiles most like one's own first."""
         found = self.near.get((axes, tile))
         if found is None:
-            alive = [(one, variant) for one in self.cuts.keyrefs() if (variant := one()) is not None]  # others may add
-            known = [(one, self.cuts.get(variant)) for one, variant in alive]
-            cuts = [(one, about[0]) for one, about in known if about is not None and about[1][0] == axes]
-            cuts = [(one, cut) for one, cut in cuts if may_lend(cut)]
+            cuts = self.lenders.get(axes)
+            if cuts is None:
+                alive = [(one, made) for one in self.cuts.keyrefs() if (made := one()) is not None]  # others may add
+                known = [(one, self.cuts.get(variant)) for one, variant in alive]
+                of_axes = [(one, about[0]) for one, about in known if about is not None and about[1][0] == axes]
+                cuts = self.lenders[axes] = [(one, cut) for one, cut in of_axes if may_lend(cut)]
             found = self.near[axes, tile] = sorted(cuts, key=lambda one: _unlike(c, one[1]))
         return found
 
@@ -164,7 +190,7 @@ def _served(
     """Some code with the table of a product, where it serves its sizes."""
     if variant is None or variant.table is None:
         return None
-    table = variant.table.of((*numbers, *[number for end in ends for number in (0, end)]))
+    table = variant.table.of(numbers)
     return None if table is None else FoundCode(variant, table, ends, lent)
 
 
@@ -229,6 +255,6 @@ def family_of(form: Merged, target: Target, threads: int, settings: Settings) ->
     found = _FAMILIES.get(key)
     if found is None:
         found = _FAMILIES[key] = Family(
-            op, elements, target, threads, axes, still, {}, weakref.WeakKeyDictionary(), {}, [], widths
+            op, elements, target, threads, axes, still, {}, weakref.WeakKeyDictionary(), {}, {}, [], widths
         )
     return found

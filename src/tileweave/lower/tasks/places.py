@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -60,8 +60,15 @@ class Hold:
     @property
     def strides(self) -> IntArray:
         """Of the buffer, in bytes."""
-        sizes = np.array([self.kind.dtype.itemsize, *reversed(self.kind.shape[1:])], np.int64)
-        return np.cumprod(sizes)[::-1][: len(self.kind.shape)]
+        return _strides(self.kind.shape, self.kind.dtype.itemsize)
+
+
+@lru_cache(256)
+def _strides(shape: tuple[int, ...], width_bytes: int) -> IntArray:
+    sizes = np.array([width_bytes, *reversed(shape[1:])], np.int64)
+    made = np.cumprod(sizes)[::-1][: len(shape)]
+    made.flags.writeable = False
+    return made
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,7 +259,8 @@ class BlockPlaces:
         self._own = np.zeros(table.count, bool)
         """Whether blocks have buffers of their own."""
         of_kind, sizes = np.full(len(table.kinds), -1), np.zeros(len(table.kinds), np.int64)
-        for k, kind in enumerate(table.kinds):
+        for k in once(table.kind_of[self.hold < 0]).tolist():
+            kind = table.kinds[k]
             step, number = table.step(kind), kind.sample.number
             if step.stage == "store" or number in held or len(kind.sample.outs) > 1:
                 continue
@@ -375,6 +383,8 @@ class BlockPlaces:
         An array that a run brings may be given as the result, too: that is free from its last read on.
         """
         kinds = {sink.tensor.type for sink in self.table.sinks if sink.tensor.type.size_bytes >= SPARE_BYTES}
+        if not kinds:
+            return
         of_kind = [k for k, hold in enumerate(self.holds) if hold.result == ARENA and hold.kind in kinds]
         blocks = np.flatnonzero(np.isin(self.hold, of_kind)) if of_kind else _NONE
         inside = [buffers[buffers >= 0] for buffers in self._gathers.values()]
@@ -431,16 +441,18 @@ class BlockPlaces:
 
     def _place(self) -> None:
         """Places the buffers of the arena."""
+        self._homes.clear()  # some lie in a result since they were asked for
+        self._start, self.arena_bytes = np.zeros(len(self._sizes), np.int64), 0
+        self.offset = self._inner.copy()
+        """From the beginning of the arena, or of the result, to that of a block, in bytes."""
+        if not self._sizes:
+            return
         first, last = self._spans()
         used = np.flatnonzero(last >= 0)
         sizes = np.array(self._sizes, np.int64)[used]
         spans = zip(sizes.tolist(), first[used].tolist(), last[used].tolist(), strict=True)
-        starts, self.arena_bytes = place_in_time([*spans])
-        self._start = np.zeros(len(self._sizes), np.int64)
-        self._start[used] = starts
-        self._homes.clear()  # some lie in a result since they were asked for
-        self.offset, there = self._inner.copy(), self._buffer >= 0
-        """From the beginning of the arena, or of the result, to that of a block, in bytes."""
+        self._start[used], self.arena_bytes = place_in_time([*spans])
+        there = self._buffer >= 0
         self.offset[there] += self._start[self._buffer[there]]
 
     # ---- answers ----------------------------------------------------------------------------------------------------
@@ -470,16 +482,15 @@ class BlockPlaces:
 
     def buffer(self, home: Home) -> Array:
         """The buffer of the arena that has blocks."""
-        kind = TensorType(home.hold.shape, home.dtype)
-        return self._array(home.buffer, kind)
+        return self._array(home.buffer, home.hold.shape, home.dtype)
 
-    def _array(self, buffer: int, kind: TensorType) -> Array:
-        return np.ndarray(kind.shape, kind.dtype, self._memory, int(self._start[buffer]))
+    def _array(self, buffer: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        return np.ndarray(shape, dtype, self._memory, int(self._start[buffer]))
 
     def gathered(self, number: int, k: int) -> Array:
         """The buffer in which a task puts together a read of it."""
         read = self.table.tasks[number].reads[k]
-        return self._array(int(self._gathers[k][number]), TensorType(read.box.shape, read.dtype))
+        return self._array(int(self._gathers[k][number]), read.box.shape, read.dtype)
 
     def elsewhere(self, number: int, k: int) -> list[ReadPiece]:
         """The pieces of a task's read, merged, that are not made where it is put together."""
@@ -507,7 +518,7 @@ class BlockPlaces:
 
     def tracks(self, sweep: Sweep) -> Array:
         """The memory of a sweep's rows."""
-        return self._array(self._tracks[id(sweep)], sweep.kind)
+        return self._array(self._tracks[id(sweep)], sweep.kind.shape, sweep.kind.dtype)
 
     def merged(self, read: Read) -> list[ReadPiece]:
         """The pieces of a read, those together that are one slice of one buffer."""

@@ -31,6 +31,9 @@ class ReadFrom(Enum):
     ALONG = "read in place in vectors along what is summed"
     SWEPT = "read in place, some whole rows at a time"
 
+    __hash__ = object.__hash__
+    """Of the object, of which there is one: cuts are looked up for every further shape."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProductBlocking:
@@ -270,33 +273,32 @@ def may_lend(c: ProductBlocking) -> bool:
     return not (c.untiled or c.transposed_panels or c.in_panels)
 
 
-def cut_like(c: ProductBlocking, other: ProductBlocking) -> ProductBlocking | None:
-    """A product with the tile of another one of its kind and axes (`axes_of`), and its operands read as there.
+def cut_like(c: ProductBlocking, other: ProductBlocking) -> list[int] | None:
+    """The numbers of `tile_of` of a product with the tile of another one of its kind and axes (`axes_of`), and its
+    operands read as there.
 
     It is slower, of the same bits: every sum is formed in the blocks of K that it would have, in the same order. None
     where that code cannot serve. Both `may_lend`.
     """
-    k, width, lanes = c.contracted, other.columns.width, other.columns.lanes
+    columns, width, lanes, height = c.columns, other.columns.width, other.columns.lanes, other.rows.width
     if other.keep_a and c.batches > 1:
         return None
     if (c.kc % lanes and c.k_blocks > 1) or (other.a_in_place and not c.may_place_rows):
         return None
-    columns = Panels(c.columns.dims, c.columns.element, c.columns.sums, c.columns.output_bytes, width, lanes)
+    if columns.width != width or columns.lanes != lanes:
+        columns = Panels(columns.dims, columns.element, columns.sums, columns.output_bytes, width, lanes)
     if columns.pack_panels > 1:
         return None
     if other.b_in_place and not (columns.element == columns.sums and columns.operand_dense and columns.output_dense):
         return None
     if other.b_in_place and columns.segments > 1:
         return None
-    rows = Panels(c.rows.dims, c.rows.element, c.rows.sums, c.rows.output_bytes, other.rows.width, other.rows.lanes)
-    row_panels = min(rows.panels, -(-c.row_panels * c.rows.width // rows.width))
+    panels = -(-c.rows.total // height)
+    row_panels = min(panels, -(-c.row_panels * c.rows.width // height))
     if other.keep_a:
-        row_panels = min(rows.panels, -(-row_panels // lanes) * lanes)
+        row_panels = min(panels, -(-row_panels // lanes) * lanes)
     column_panels = min(columns.panels, -(-c.column_panels * c.columns.width // width))
-    axes = c.outer, c.batch, rows, columns, k
-    sizes = c.kc, row_panels, column_panels
-    like = other.a, other.b, other.keep_a
-    return ProductBlocking(*axes, c.swapped, c.offsets, *sizes, *like, last=other.last)
+    return [c.kc, row_panels, column_panels, *(o for o in c.offsets if o)]
 
 
 def with_sizes(c: ProductBlocking, size: Callable[[int], int]) -> ProductBlocking:

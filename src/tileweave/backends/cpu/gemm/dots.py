@@ -49,8 +49,10 @@ def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlockin
         threads: that share the work.
     """
     rows, columns, summed, out = c.rows, c.columns, c.contracted, c.columns.sums
+    if summed.paired or len(rows.dims) > 1 or len(columns.dims) != 1:
+        return None
     lanes = lanes_of(target, out)
-    if summed.paired or not out.plain or lanes < 4 or len(rows.dims) > 1 or len(columns.dims) != 1:
+    if not out.plain or lanes < 4:
         return None
     m, n = rows.total, columns.total
     if m == 1 and columns.output_dense and columns.operand_dense:

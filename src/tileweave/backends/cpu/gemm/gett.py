@@ -8,6 +8,7 @@ Source: own; the method is known as GETT (transpose-free contraction by packing)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom, lies_in_panels
@@ -45,17 +46,33 @@ def block_product(
         threads: how many will share the work; 1 inside a parallel region.
         settings: wishes of the caller.
     """
+    return cut_product(op.modes, op.offsets, op.init == (), elements, target, threads, settings)
+
+
+def cut_product(
+    modes: Sequence[Mode],
+    offsets: tuple[int, ...],
+    stores: bool,
+    elements: tuple[Element, ...],
+    target: Target,
+    threads: int,
+    settings: Settings = DEFAULT,
+) -> ProductBlocking:
+    """As `block_product`, of a Contraction with these modes and offsets; ``stores``: it accumulates nothing."""
     out = elements[2]
-    dims, offsets = _upright([dim for dim in op.modes if dim.extent > 1], op.offsets)
+    dims, offsets = _upright([dim for dim in modes if dim.extent > 1], offsets)
     summed = [dim for dim in dims if dim.strides[2] == 0]
-    free, outer = _peeled([dim for dim in dims if dim.strides[2] != 0], op.width_bytes)
-    batch, side0, side1 = list[Mode](), list[Mode](), list[Mode]()
+    free, outer = _peeled([dim for dim in dims if dim.strides[2] != 0], out.width_bytes)
+    batch: list[Mode] = []
+    side0: list[Mode] = []
+    side1: list[Mode] = []
     for dim in free:
         a, b, _ = dim.strides
         (batch if (a == 0) == (b == 0) else side0 if a else side1).append(dim)
     swapped = dense_in(side0, out.width_bytes, side1)
     sides = (side0, side1) if swapped else (side1, side0)
-    plain = elements[0] == elements[1] == out and settings == DEFAULT
+    unwished = settings is DEFAULT or settings == DEFAULT
+    plain = elements[0] == elements[1] == out and unwished
     across = plain and runs_across(sides, int(not swapped), summed, out, target)
     swapped ^= across
     if swapped:
@@ -72,7 +89,7 @@ def block_product(
     lanes = lanes_of(target, out, n_columns)
     contracted = _paired(contracted, (row_dims, column_dims), elements, target, lanes)
     contracted, interleaved_k = _interleaved(contracted, widths, target, n_rows, n_columns)
-    stored = op.init == () and not batch and column_element == out and not settings.pack_b
+    stored = stores and not batch and column_element == out and not settings.pack_b
     transposed = _transposed(target, column_dims, lanes, out, n_rows, contracted) if stored else None
     choices: tuple[int, ...]
     where = read_in_place(target, (row_dims, column_dims), contracted, (row_element, column_element), out)
@@ -90,11 +107,12 @@ def block_product(
         # the matrix is read once, from memory: 1 x 512 x 2048 takes 168 us in panels of 64 columns, 88 in those of 256
         wide = (v for v in (target.registers // 2, target.registers // 4) if n_columns % (v * lanes) == 0)
         choices = next(((v,) for v in wide if v > max(choices) and n_columns >= threads * v * lanes), choices)
-    work = 2 * n_rows * n_columns * contracted.total
+    total = contracted.total
+    work = 2 * n_rows * n_columns * total
     # the tile is chosen for the threads only where no sum depends on it: results must not differ with their number
     few = not batch and n_rows <= _FEW_ROWS and PARALLEL_FLOPS < work < _SWEPT_FLOPS
     # all columns in one panel, or products so few that a row is better written in long runs; where masks cost nothing
-    three = n_columns <= 3 * lanes or contracted.total <= _FEW_PRODUCTS
+    three = n_columns <= 3 * lanes or total <= _FEW_PRODUCTS
     three = (three and target.masks_stores) or n_columns == 3 * lanes
     some = (3,) if choices is VECTORS and n_columns > 2 * lanes and three else choices
     chosen = choose_tile(vector_registers(target, contracted), n_rows, n_columns, lanes, some, threads if few else 1)
@@ -106,7 +124,7 @@ def block_product(
     c = _blocked(
         target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets, most_k, where
     )
-    dots = cut_dots(c, target, threads) if settings == DEFAULT else None
+    dots = cut_dots(c, target, threads) if unwished else None
     if dots is not None:
         return dots
     if not transposed:
@@ -126,7 +144,7 @@ def block_product(
 
 def _upright(dims: list[Mode], offsets: tuple[int, ...]) -> tuple[list[Mode], tuple[int, int, int]]:
     """Axes turned so that the output, or else an operand, is walked upwards."""
-    if all(min(dim.strides) >= 0 for dim in dims):
+    if not dims or min([min(dim.strides) for dim in dims]) >= 0:
         return dims, (offsets[0], offsets[1], offsets[2])
     turned = []
     moved = list(offsets)
@@ -187,6 +205,8 @@ _PAIRED: dict[tuple[tuple[str, ...], int], tuple[tuple[str, int], ...]] = {
 }
 """Operands and sums, lanes -> the features of processors that multiply and add them together, the best first, and how
 many at a time."""
+_PAIRED_BYTES = 2
+"""Of an element of theirs, at most."""
 
 
 def _paired(
@@ -197,6 +217,8 @@ def _paired(
     lanes: int,
 ) -> Contracted:
     """Products of few bits formed together, where the processor can and both operands pack well."""
+    if elements[0].width_bytes > _PAIRED_BYTES:
+        return contracted
     features = _PAIRED.get((tuple(element.name for element in elements), lanes), ())
     feature, together = next((one for one in features if target.has(one[0])), ("", 1))
     if not feature:

@@ -46,9 +46,10 @@ def runs_across(
     That is so where sums are long, the other side fills vectors better, and its operand is dense there. ``sides``: the
     one that has the output's dense axis, which is an axis of this operand, and the other one.
     """
-    total = points(summed)
+    if points(summed) < _LONG:
+        return False
     columns, others = (side_dims(dims, k) for dims, k in zip(sides, (operand, 1 - operand), strict=True))
-    if not others or others[0].strides[0] != out.width_bytes or total < _LONG:
+    if not others or others[0].strides[0] != out.width_bytes:
         return False
     few, many = points(columns), points(others)
     along, across = (
