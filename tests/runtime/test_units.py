@@ -19,6 +19,7 @@ from tileweave.runtime.prepare import Prepared, prepare
 from tileweave.runtime.ray import units as units_module
 from tileweave.runtime.ray.units import Unit, units
 from tileweave.runtime.ray.worker import run_unit
+from tileweave.runtime.resume import remaining
 from tileweave.runtime.run import _open_destinations, _opened_sources
 
 ROOM = 1 << 40
@@ -199,3 +200,19 @@ def test_a_chain_may_go_on_with_fewer_blocks_than_it_began_with(monkeypatch: pyt
     monkeypatch.setattr(units_module, "MESSAGE_SECONDS", 1e9)
     prepared, made = units(prepare(plan), [ROOM] * 4)
     np.testing.assert_array_equal(run_units(prepared, made)[0], g.evaluate([y])[0])
+
+
+def test_what_is_left_of_a_chain_is_computed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes on has tasks of other numbers than its plan."""
+    first, y = (g.cumsum(np.arange(200.0).reshape(40, 5) * k, 1) for k in (1, 2))
+    for _ in range(3):
+        y = g.stencil(y, np.ones((3, 1)), boundary="constant")
+    graph = g.Graph.of(first, y)
+    grids = {o: (1, 1, 8, 1, 1) if o.operator == "conv" else (8,) for o in graph.operations}
+    grids[first.producer] = (1,)
+    used = machines(8, memory="1GiB")
+    whole = prepare(costed(Plan(graph, used, steps_of(graph, grids, len(used), lower.decide, io.atom)))[0])
+    finished = {task.index for task in whole.tasks if whole.sink(task) == 0}
+    monkeypatch.setattr(units_module, "MESSAGE_SECONDS", 1e9)
+    prepared, made = units(remaining(whole, [finished, set()]), [ROOM] * 8)
+    np.testing.assert_array_equal(run_units(prepared, made)[1], g.evaluate([y])[0])

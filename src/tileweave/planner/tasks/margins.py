@@ -40,10 +40,13 @@ def widened(
 
     Args:
         steps: of the plan.
-        tasks: all of them, numbered in their order.
+        tasks: all of them, numbered in their order; nothing is gained from a part of them.
         order: the numbers of the machines, in the order in which they are filled.
         message_seconds: what an exchange costs that is saved; what is computed twice costs less.
     """
+    enumerator, changed = Enumerator(steps, order), dict[int, Task]()
+    if len(tasks) != len(enumerator.step_of):
+        return None  # what a run that goes on has left: the numbers are others than those that reads are found by
     of_step: defaultdict[int, list[Task]] = defaultdict(list)
     for task in tasks:
         of_step[task.step].append(task)
@@ -54,7 +57,6 @@ def widened(
             chains[-1].append(number)
         elif chains[-1]:
             chains.append([])
-    enumerator, changed = Enumerator(steps, order), dict[int, Task]()
     for chain in chains:
         at = 0
         while at < len(chain) - 1:
