@@ -258,11 +258,14 @@ class BlockPlaces:
         held = {number for sweep in table.each_sweep for number in sweep.held}
         self._own = np.zeros(table.count, bool)
         """Whether blocks have buffers of their own."""
+        kinds = once(table.kind_of[table.makes & (self.hold < 0)]).tolist()
+        if not kinds:
+            return
         of_kind, sizes = np.full(len(table.kinds), -1), np.zeros(len(table.kinds), np.int64)
-        for k in once(table.kind_of[self.hold < 0]).tolist():
+        for k in kinds:
             kind = table.kinds[k]
             step, number = table.step(kind), kind.sample.number
-            if step.stage == "store" or number in held or len(kind.sample.outs) > 1:
+            if number in held or len(kind.sample.outs) > 1:
                 continue
             kept = bool(table.fixed[number]) or number in self.views
             if kept or table.native[number] or has_place(step, kind.sample):

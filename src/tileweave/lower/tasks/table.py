@@ -50,12 +50,15 @@ class TaskTable:
         self.steps, self.tasks, self.sinks, self.count = steps, tasks, sinks, len(tasks)
         self.kinds = kinds = kinds_of(tasks)
         self._still = {source for source in constant if never_written(sources[source])}
-        lengths = np.array(list(map(len, kinds)), np.int64)
-        numbers = joined(kind.numbers for kind in kinds)
-        self.kind_of, self.row = (np.zeros(self.count, np.int64) for _ in range(2))
-        """Which of the kinds each task is of, and which of its rows."""
-        self.kind_of[numbers] = np.repeat(np.arange(len(kinds)), lengths)
-        self.row[numbers] = np.arange(self.count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        self.kind_of: IntArray = np.arange(self.count)
+        """Which of the kinds each task is of: of its own where there are as many, which are in the order of tasks."""
+        self.row = np.zeros(self.count, np.int64)
+        """Which of the rows of its kind each task is."""
+        if len(kinds) < self.count:
+            lengths = np.array(list(map(len, kinds)), np.int64)
+            numbers = joined(kind.numbers for kind in kinds)
+            self.kind_of[numbers] = np.repeat(np.arange(len(kinds)), lengths)
+            self.row[numbers] = np.arange(self.count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         pieces = [(kind, piece) for kind in kinds for read in kind.reads for piece in read.pieces]
         reader, made = joined(kind.numbers for kind, _ in pieces), joined(piece.tasks for _, piece in pieces)
         self.reader, self.made = reader[made >= 0], made[made >= 0]
