@@ -74,7 +74,7 @@ def test_every_plan_of_several_outputs_computes_what_the_graph_means() -> None:
             assert plan.explain() and plan.to_json() and plan._repr_svg_()
             peaks: list[Any] = []
             results = run_plan(plan, listeners=[peaks.append])
-            by_units = run_units(plan, units(prepare(plan), [ROOM] * 4))
+            by_units = run_units(*units(prepare(plan), [ROOM] * 4))
             for got, other, want in zip(results, by_units, expected, strict=True):
                 assert got.dtype == other.dtype == want.dtype
                 np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-9)
