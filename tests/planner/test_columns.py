@@ -67,7 +67,7 @@ def test_what_another_thread_forgets_is_found_again() -> None:
     graph = g.Graph.of(*(value.tensor for value in random_graph(SEED, "float32")))
     plan = random_plan(graph, machines(3), np.random.default_rng(SEED))
     made = Tasks(plan.steps, plan.machines.order)
-    made._from._views = Forgets()
+    made.enumerator._views = Forgets()
     agree(made)
     assert [*made] == [*tasks(plan)]
 

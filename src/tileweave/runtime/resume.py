@@ -17,7 +17,7 @@ import numpy as np
 from tileweave.graph import ArrayData, FileData, Source, to_json
 from tileweave.planner import Plan, Read
 from tileweave.runtime.io.journal import Identity
-from tileweave.runtime.prepare import Prepared, prepare_tasks
+from tileweave.runtime.prepare import Prepared, with_tasks
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
@@ -98,4 +98,4 @@ def remaining(prepared: Prepared, finished: Sequence[Collection[Box]]) -> Prepar
         for task in prepared.tasks
         if wanted[task.number]
     )
-    return prepare_tasks(prepared.steps, left, prepared.sources, prepared.sinks, len(prepared.peak_bytes))
+    return with_tasks(prepared, left)

@@ -22,6 +22,7 @@ from tileweave.graph.ops.operators import operator_of
 from tileweave.planner.plan import Step
 from tileweave.planner.steps import drivers
 from tileweave.planner.tasks.records import Read, ReadPiece, Task
+from tileweave.planner.tasks.sequence import Tasks
 from tileweave.planner.tasks.shards import Enumerator, output_block
 from tileweave.space import Box
 
@@ -33,20 +34,18 @@ LIGHT = 64
 ByMachine = Mapping[int, Task]
 
 
-def widened(
-    steps: Sequence[Step], tasks: Sequence[Task], order: Sequence[int], message_seconds: float
-) -> list[Task] | None:
+def widened(tasks: Sequence[Task], message_seconds: float) -> list[Task] | None:
     """The same tasks, but that chains of steps exchange once for several of them; None where there is nothing to gain.
 
     Args:
-        steps: of the plan.
-        tasks: all of them, numbered in their order; nothing is gained from a part of them.
-        order: the numbers of the machines, in the order in which they are filled.
+        tasks: of a plan; of others, as a run that goes on has left, nothing is gained: their numbers are not those by
+            which reads are found.
         message_seconds: what an exchange costs that is saved; what is computed twice costs less.
     """
-    enumerator, changed = Enumerator(steps, order), dict[int, Task]()
-    if len(tasks) != len(enumerator.step_of):
-        return None  # what a run that goes on has left: the numbers are others than those that reads are found by
+    if not isinstance(tasks, Tasks):
+        return None
+    enumerator, changed = tasks.enumerator, dict[int, Task]()
+    steps = enumerator.steps
     of_step: defaultdict[int, list[Task]] = defaultdict(list)
     for task in tasks:
         of_step[task.step].append(task)

@@ -24,21 +24,24 @@ class Tasks(Sequence[Task]):
     Args:
         steps: of the plan.
         machines: their numbers, in the order in which they are filled.
+
+    Attributes:
+        enumerator: what makes them, and finds what any region is read from.
     """
 
     def __init__(self, steps: Sequence[Step], machines: Sequence[int]) -> None:
-        self._from = Enumerator(steps, machines)
+        self.enumerator = Enumerator(steps, machines)
         self._made: dict[int, Task] = {}
 
     @cached_property
     def kinds(self) -> tuple[TaskColumns, ...]:
         """The tasks in columns, those together that are alike, in the order of the first of each kind."""
-        found = tuple(columns_of(self._from))
+        found = tuple(columns_of(self.enumerator))
         self._made.update((kind.sample.number, kind.sample) for kind in found)
         return found
 
     def __len__(self) -> int:
-        return len(self._from.step_of)
+        return len(self.enumerator.step_of)
 
     @overload
     def __getitem__(self, number: int) -> Task: ...
@@ -53,7 +56,7 @@ class Tasks(Sequence[Task]):
             if not -count <= number < count:
                 raise IndexError(number)
             number %= count
-            found = self._made[number] = self._from.task(number)
+            found = self._made[number] = self.enumerator.task(number)
         return found
 
     def __iter__(self) -> Iterator[Task]:

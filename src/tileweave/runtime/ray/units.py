@@ -103,12 +103,8 @@ def units(
         limits_bytes: per machine, what it may hold.
         stored: numbers of the steps whose stores workers do. Where rows would hold more, every task stays alone.
     """
-    order = sorted(range(len(limits_bytes)), key=lambda machine: -limits_bytes[machine])
-    wide = widened(prepared.steps, prepared.tasks, order, MESSAGE_SECONDS)
-    for tasks in (wide, prepared.tasks):
-        if tasks is None:
-            continue
-        one = prepared if tasks is prepared.tasks else with_tasks(prepared, tasks)
+    wide = widened(prepared.tasks, MESSAGE_SECONDS)
+    for one in (prepared,) if wide is None else (with_tasks(prepared, wide), prepared):
         rows = _units(one, _rows(one, stored), stored)
         peaks = _peaks(one, rows, len(limits_bytes))
         if all(peak <= limit for peak, limit in zip(peaks, limits_bytes, strict=True)):

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from tileweave.backends.cpu.gemm.block import BlockWriter
 from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, axes_of, tile_of, with_sizes
 from tileweave.backends.cpu.gemm.gett import block_product
-from tileweave.backends.cpu.gemm.micro import multiply_add
 from tileweave.backends.cpu.gemm.tiny import emit_straight, straight
 from tileweave.backends.cpu.llvm.elements import Element, convert
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import constants, emit_nest, run_tasks
+from tileweave.backends.cpu.llvm.products import multiply_add
 from tileweave.backends.cpu.llvm.sizes import unrecorded
 from tileweave.backends.cpu.memory import rounded
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings

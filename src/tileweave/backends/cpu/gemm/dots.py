@@ -14,12 +14,12 @@ from dataclasses import replace
 from functools import partial
 
 from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom
-from tileweave.backends.cpu.gemm.micro import multiply_add
 from tileweave.backends.cpu.gemm.panels import Panels
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, convert, vector, zero
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.meanings import relu
+from tileweave.backends.cpu.llvm.products import multiply_add
 from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target
 

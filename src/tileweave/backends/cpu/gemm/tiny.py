@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from itertools import product
 
 from tileweave.backends.cpu.gemm.blocking import ProductBlocking
-from tileweave.backends.cpu.gemm.micro import multiply_add
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import vector, zero
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import emit_points
 from tileweave.backends.cpu.llvm.meanings import relu
+from tileweave.backends.cpu.llvm.products import multiply_add
 from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import MergedOp, Mode
