@@ -464,6 +464,7 @@ def compile(
             ``threads`` is no positive integer, or tuning is asked for together with ``merge=False``.
 
     Example:
+        >>> import numpy as np
         >>> from tileweave.teir.ir.program import Axis, Invocation, Primitive, TensorSpec
         >>> zero = Primitive("z", "Zero", (("M", ()), ("N", ("n",))), ("out",))
         >>> out = TensorSpec("out", "INT32", "out")
