@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -378,17 +379,41 @@ import sys
 from pathlib import Path
 import numpy as np
 sys.path.insert(0, {tests!r})
-from test_resume import plan_of
+from test_resume import dies_after, plan_of
 from tileweave.runtime import run_plan
 import h5py, pyarrow.parquet, zarr  # noqa: F401
 from tileweave.runtime.io import journal, zarrfile
 if __name__ == "__main__":
     journal.SYNC_SECONDS, zarrfile.CHUNK_BYTES = {seconds}, 8 * 4 * 3
     plan = plan_of(Path({folder!r}), {suffix!r}, milliseconds={milliseconds})
+    dies_after({changes})
     print("go", flush=True)
-    run_plan(plan, threads=2, resume=True,
+    run_plan(plan, threads={threads}, resume=True,
              runtime={runtime!r})
 """
+
+
+def dies_after(changes: int | None) -> None:
+    """This process ends, as by SIGKILL, at the change of an object that follows so many."""
+    left = iter(range(changes or 0))
+
+    def change() -> None:
+        if changes is not None and next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Objects._change = staticmethod(change)
+
+
+def whole(folder: Path, suffix: str) -> bool:
+    """Whether the file has appeared; objects are given their names one after the other, the root's metadata last."""
+    name = f"y.{suffix.removeprefix('stored-')}"
+    return (folder / name / "zarr.json" if suffix == "stored-zarr" else folder / name).exists()
+
+
+def names(folder: Path) -> list[str]:
+    """What a run of another process would see in a folder, once it has removed what killed ones have left."""
+    sweep(folder)
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".put"))  # no object yet
 
 
 def killed_at_random(folder: Path, suffix: str, kills: int, runtime: str = "local") -> None:
@@ -398,6 +423,8 @@ def killed_at_random(folder: Path, suffix: str, kills: int, runtime: str = "loca
     x = source(folder)
     script, slow = folder / "script.py", 60 if runtime == "local" else 400
     words = {"tests": TESTS, "folder": str(folder), "suffix": suffix, "runtime": runtime}
+    words |= {"threads": 2, "changes": None}
+    appears = partial(whole, folder, suffix)
     suffix = suffix.removeprefix("stored-")
     done: list[int] = []
     for number in range(kills + 1):
@@ -412,7 +439,7 @@ def killed_at_random(folder: Path, suffix: str, kills: int, runtime: str = "loca
         if process.returncode == 0:
             break
         path = folder / f".y.{suffix}.journal"
-        if (folder / f"y.{suffix}").exists():  # killed behind the last step; whole it must be
+        if appears():  # killed behind the last step; whole it must be
             np.testing.assert_array_equal(values(folder / f"y.{suffix}"), x * 2 + 1)
             if not path.exists():
                 break
@@ -420,7 +447,27 @@ def killed_at_random(folder: Path, suffix: str, kills: int, runtime: str = "loca
     print("seed", seed, "lines of the journal after each kill", done)
     assert done == sorted(done), (seed, done)
     np.testing.assert_array_equal(values(folder / f"y.{suffix}"), x * 2 + 1)
-    assert sorted(p.name for p in folder.iterdir()) == ["marks", "script.py", "x.npy", f"y.{suffix}"], seed
+    assert names(folder) == ["marks", "script.py", "x.npy", f"y.{suffix}"], seed
+
+
+@pytest.mark.parametrize("after", ["parts", "some names", "all names"])
+def test_a_driver_killed_while_objects_take_their_names_is_gone_on_with(tmp_path: Path, after: str) -> None:
+    """Sixteen parts, each recorded; as many objects and the root, each moved in two changes."""
+    x = source(tmp_path)
+    words = {"tests": TESTS, "folder": str(tmp_path), "suffix": "stored-zarr", "runtime": "local"}
+    words |= {"threads": 1, "seconds": 1e9, "milliseconds": 0}
+    before = 1 + 1 + 16 + 1 + 2 + 1  # the root, the journal, parts, the first recorded, the others, the mark of naming
+    changes = {"parts": before, "some names": before + 13, "all names": before + 2 * 17 + 1}[after]
+    for count, ends in ((changes, -signal.SIGKILL), (None, 0)):
+        (tmp_path / "script.py").write_text(SCRIPT.format(**words, changes=count))
+        done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, timeout=100)
+        assert done.returncode == ends, done.stderr
+        assert (tmp_path / "y.zarr").exists() == (after != "parts" or not ends)
+        assert whole(tmp_path, "stored-zarr") == (after == "all names" or not ends)
+        if after == "all names":
+            break
+    np.testing.assert_array_equal(values(tmp_path / "y.zarr"), x * 2 + 1)
+    assert names(tmp_path) == ["marks", "script.py", "x.npy", "y.zarr"]
 
 
 @pytest.mark.parametrize("suffix", ["npy", "stored-zarr"])
