@@ -1,5 +1,6 @@
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -367,6 +368,54 @@ def test_our_own_cluster_listens_on_the_loopback_address_only() -> None:
     services = {process for processes in session._started().values() for process in processes}
     found = listening({os.getpid(), *watchdog.family(services)})
     assert found and found <= {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+LATE = """
+import logging, os, sys
+from pathlib import Path
+from ray._private import services
+import tileweave as tw
+from tileweave.errors import RunError
+from tileweave.runtime.ray import session, watchdog
+from tileweave.runtime.ray.session import shutdown
+fails, session.LATE_SECONDS = int(sys.argv[1]), float(sys.argv[2])
+found, scratch = services.get_node, []
+def late(*given):
+    scratch.append(session._SCRATCH)
+    if len(scratch) > fails:
+        return found(*given)
+    raise TimeoutError("timed out during startup")  # with a control service and a raylet that run
+services.get_node = late
+logging.basicConfig(format="%(message)s")
+def left():
+    return [Path(f"/proc/{p}/cmdline").read_bytes() for p in watchdog.family([os.getpid()]) if p != os.getpid()]
+try:
+    print(tw.run(tw.source([1, 2]) * 3, runtime="ray").tolist())
+    assert not scratch[0].exists() and scratch[1].exists() and len(scratch) == 2
+    shutdown()
+except RunError as error:
+    print(error)
+print("started", len(set(scratch)), "left", left(), [one for one in scratch if one.exists()])
+"""
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("fails", "slow", "says"),
+    [
+        (1, True, "[3, 6]\nstarted 2 left [] []\n"),
+        (2, True, "no local cluster could be started in two attempts, the first of .* s\n.*started 2 left [] []\n"),
+        (1, False, "no local cluster could be started\n  cause  TimeoutError: .*started 1 left [] []\n"),
+    ],
+)
+def test_a_cluster_that_starts_late_is_started_once_again(tmp_path: Path, fails: int, slow: bool, says: str) -> None:
+    """Nothing is left of a start that fails, from then on: no process of it and no folder."""
+    words = [sys.executable, "-c", LATE, str(fails), "0" if slow else "1000"]
+    env = {**ENV, "TILEWEAVE_TEST_RUN": str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200, env=env)
+    assert re.search(re.escape(says).replace(r"\.\*", "(?s:.*)"), done.stdout), (done.stdout, done.stderr)
+    assert ("is started once again" in done.stderr) == slow
+    nothing_runs(f"TILEWEAVE_TEST_RUN={tmp_path}")
 
 
 NODES = """

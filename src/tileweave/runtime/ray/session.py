@@ -14,6 +14,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -291,24 +292,64 @@ def _start(ray: Any, threads: int) -> RaySession:
         wanted["RAY_AUTH_TOKEN"] = _TOKEN  # else Ray would write one into the user's home
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
+    problem, legal, began = "no local cluster could be started", "", time.monotonic()
     try:
-        with _on_loopback():
-            ray.init(
-                address="local",
-                _temp_dir=_scratch(),
-                num_cpus=threads,
-                include_dashboard=False,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                _node_ip_address=LOOPBACK,
-            )
-    except BaseException as error:
-        ray.shutdown()
-        if not isinstance(error, Exception):
-            raise
+        try:
+            _begin(ray, threads)
+        except Exception:
+            seconds = time.monotonic() - began
+            if seconds < LATE_SECONDS:
+                raise
+            log = logging.getLogger("tileweave")
+            log.warning("the local Ray cluster has not started in %.0f s and is started once again", seconds)
+            problem += f" in two attempts, the first of {seconds:.0f} s"
+            legal = "a less busy machine, or address= of a cluster that runs"
+            _begin(ray, threads)
+    except Exception as error:
         cause = {"cause": f"{type(error).__name__}: {error}"}
-        raise RunError("run(plan, runtime='ray')", "no local cluster could be started", inputs=cause) from error
+        raise RunError("run(plan, runtime='ray')", problem, inputs=cause, legal=legal) from error
     return _session(ray, True, None)
+
+
+LATE_SECONDS = 10.0
+"""A start that has failed after so long was late, as on a busy machine: Ray gives its services some 30 seconds."""
+
+
+def _begin(ray: Any, threads: int) -> None:
+    with _on_loopback(), _ended_where_it_fails(ray):
+        ray.init(
+            address="local",
+            _temp_dir=_scratch(),
+            num_cpus=threads,
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            _node_ip_address=LOOPBACK,
+        )
+
+
+@contextmanager
+def _ended_where_it_fails(ray: Any) -> Iterator[None]:
+    """Of a start that fails, the processes end and the folder goes; Ray forgets those of a node that it gives up."""
+    from ray._private.node import Node
+
+    before, nodes = Node.__init__, list[Any]()
+
+    def noted(self: Any, *given: Any, **named: Any) -> None:
+        nodes.append(self)
+        before(self, *given, **named)
+
+    Node.__init__ = noted
+    try:
+        yield
+    except BaseException:
+        known = family(process for node in nodes for ids in _processes(node).values() for process in ids)
+        ray.shutdown()
+        end(known)
+        _clear_scratch()
+        raise
+    finally:
+        Node.__init__ = before
 
 
 _SCRATCH: Path | None = None
@@ -323,6 +364,13 @@ def _scratch() -> str | None:
     _SCRATCH = Path(tempfile.mkdtemp(prefix="tileweave-ray-"))
     watch(scratch=[str(_SCRATCH)])
     return str(_SCRATCH)
+
+
+def _clear_scratch() -> None:
+    global _SCRATCH
+    scratch, _SCRATCH = _SCRATCH, None
+    if scratch is not None:
+        clear(scratch)
 
 
 LONGEST_FOLDER = 16
@@ -353,22 +401,24 @@ def shutdown() -> None:
 
 def close() -> None:
     """As `shutdown`, but the process beside this one stays: Ray may yet abort this one before it removes its files."""
-    global _OPEN, _SCRATCH
+    global _OPEN
     session, _OPEN = _OPEN, None
-    scratch, _SCRATCH = _SCRATCH, None
     if session is not None and (session.own or session.address is not None):
         known = family(process for ids in _started().values() for process in ids) if session.own else {}
         load().shutdown()
         end(known)  # a service that was killed has not ended its own
-    if scratch is not None:
-        clear(scratch)
+    _clear_scratch()
     if _WATCHDOG is not None:
         _WATCHDOG.tell(services={}, scratch=[])
 
 
 def _started() -> dict[str, list[int]]:
     """The services of our own cluster, by name, as process ids."""
-    node = getattr(load()._private.worker, "_global_node", None)
+    return _processes(getattr(load()._private.worker, "_global_node", None))
+
+
+def _processes(node: Any) -> dict[str, list[int]]:
+    """Those that Ray has started for a node."""
     processes = getattr(node, "all_processes", None) or {}
     return {name: [info.process.pid for info in infos] for name, infos in processes.items()}
 
