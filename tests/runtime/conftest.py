@@ -1,4 +1,4 @@
-"""Makes the helpers of this folder, and the random graphs, importable; one Ray cluster for all tests that need one."""
+"""Makes helpers of this folder and of others importable; one Ray cluster for all tests that need one."""
 
 import sys
 from collections.abc import Iterator
@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "graph")]
+sys.path[:0] = [
+    str(Path(__file__).parent),
+    *(str(Path(__file__).parent.parent / name) for name in ("graph", "planner")),
+]
 
 
 @pytest.fixture(scope="session")

@@ -19,13 +19,20 @@ from leftovers import left_behind, nothing_runs
 from plans import misbehaving, random_plan, rows_plan
 from random_graphs import random_graph
 from test_local import interrupted, plan_of
+from test_units import chain_plan
 
 from tileweave import graph as g
+from tileweave import lower
 from tileweave.errors import RunError
-from tileweave.planner import machines
+from tileweave.planner import Plan, machines, with_margins
+from tileweave.planner.simulate import costed
+from tileweave.planner.steps import steps_of
+from tileweave.planner.tasks import margins
 from tileweave.runtime import Done, Progress, Retry, Started, run_plan
 from tileweave.runtime.io import files as io
+from tileweave.runtime.io import journal
 from tileweave.runtime.ray import session, watchdog
+from tileweave.runtime.trace import RunReport
 
 pytestmark = [
     pytest.mark.ray,
@@ -39,7 +46,8 @@ needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="the optional pa
 def run(plan: Any, **options: Any) -> tuple[list[Any], list[Any]]:
     """(results, events) of a run on the shared cluster."""
     events: list[Any] = []
-    return run_plan(plan, runtime="ray", threads=2, listeners=[events.append], **options), events
+    told = [events.append, *options.pop("listeners", ())]
+    return run_plan(plan, runtime="ray", threads=2, listeners=told, **options), events
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
@@ -127,6 +135,48 @@ def test_both_runtimes_tell_the_same_events() -> None:
 
 
 @pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("seed", range(3))
+def test_a_report_plans_the_margins_that_are_run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(margins, "MESSAGE_SECONDS", 1e9)
+    plan = chain_plan(np.random.default_rng(seed))
+    wide, report = with_margins(plan), RunReport(plan)
+    results = run_plan(plan, runtime="ray", threads=2, listeners=[report])
+    for got, expected in zip(results, run_plan(plan), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    for what in ("bytes_read", "bytes_moved"):
+        assert sum(getattr(step, what) for step in report.steps) == getattr(wide, what)
+    assert f"bytes moved, planned and measured: {wide.bytes_moved} {wide.bytes_moved}" in str(report)
+    assert ("planned with margins" in str(report)) == (wide is not plan)
+    run_plan(plan, listeners=[report])
+    assert f"bytes moved, planned and measured: {plan.bytes_moved} {plan.bytes_moved}" in str(report)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_what_is_left_of_a_run_has_margins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(margins, "MESSAGE_SECONDS", 1e9)
+    monkeypatch.setattr(journal, "SYNC_SECONDS", 0.0)
+    monkeypatch.setattr(journal, "SYNC_SHARE", 1e9)
+    y = g.as_tensor(np.random.default_rng(0).random((40, 5)))
+    for _ in range(5):
+        y = g.stencil(y, np.ones((3, 1)), boundary="constant")
+    graph, used = g.Graph.of(g.Sink(y, io.target(tmp_path / "y.npy"))), machines(4, memory="1GiB")
+    grids = dict.fromkeys(graph.operations, (1, 1, 4, 1, 1))
+    plan = costed(Plan(graph, used, steps_of(graph, grids, 4, lower.decide, io.atom)))[0]
+
+    def stop(event: Any) -> None:
+        if isinstance(event, Progress) and plan.steps[event.step].stage == "store":
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        run(plan, resume=True, listeners=[stop])
+    report = RunReport(plan)
+    events = run(plan, resume=True, listeners=[report])[1]
+    assert events[0].margins and 0 < events[0].tasks < plan.tasks
+    assert f"of {plan.tasks} tasks that are planned, {plan.tasks - events[0].tasks} were not" in str(report)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), g.evaluate([y])[0])
+
+
+@pytest.mark.usefixtures("ray_cluster")
 def test_repeated_runs_see_new_arrays() -> None:
     x = g.Tensor(g.Source(g.Hole(), g.TensorType((200, 100), np.dtype("float64")), "x"))
     plan = plan_of(g.sum(x * 2, axis=0))
@@ -199,7 +249,7 @@ def test_a_failing_shard_is_named_where_a_unit_that_reads_it_is_looked_at_first(
     def last(one: Any) -> Any:
         return one.ray.wait([list(one.flying)[-1]], timeout=60)[0][0]
 
-    monkeypatch.setattr(import_module("tileweave.runtime.ray.engine")._Run, "_next", last)
+    monkeypatch.setattr(import_module("tileweave.runtime.ray.engine").Run, "_next", last)
     y = misbehaving(g.as_tensor(np.arange(16)) + 0, tmp_path / "marks", fails_at=8)
     with pytest.raises(RunError, match="test_misbehaving failed with ArithmeticError") as caught:
         run(rows_plan(y[::-1] + 1, machines(4), 4))

@@ -1,21 +1,26 @@
 """Units: rows of tasks that travel together. The oracle is the graph's meaning; units run here one after the other."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from counted import task_cost
 from plans import random_plan, rows_plan
 from random_graphs import random_graph
 
+import tileweave as tw
 from tileweave import graph as g
 from tileweave import lower
+from tileweave.errors import PlanError
 from tileweave.lower.reads import gather
-from tileweave.planner import Plan, machines
+from tileweave.planner import Plan, machines, with_margins
 from tileweave.planner.simulate import costed
 from tileweave.planner.steps import steps_of
+from tileweave.planner.tasks import margins, tasks
 from tileweave.runtime.io import files as io
 from tileweave.runtime.local import store
-from tileweave.runtime.prepare import Prepared, prepare
+from tileweave.runtime.prepare import Prepared, prepare, with_tasks
 from tileweave.runtime.ray import units as units_module
 from tileweave.runtime.ray.units import Unit, units
 from tileweave.runtime.ray.worker import run_unit
@@ -110,7 +115,7 @@ def test_what_takes_longer_to_pass_on_than_to_use_stays_in_its_unit(monkeypatch:
 
 
 def test_only_the_part_that_is_read_crosses_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(units_module, "MESSAGE_SECONDS", 0.0)
+    monkeypatch.setattr(margins, "MESSAGE_SECONDS", 0.0)
     x = g.as_tensor(np.arange(4000.0)) + 1
     halo = x[1:-1] + x[2:] + x[:-2]
     plan = rows_plan(halo, machines(4, memory="1GiB"), 4)
@@ -179,7 +184,7 @@ def test_margins_save_units_and_change_no_bit(seed: int, monkeypatch: pytest.Mon
     plan = chain_plan(rng)
     results = []
     for seconds in (0.0, 1e9):
-        monkeypatch.setattr(units_module, "MESSAGE_SECONDS", seconds)
+        monkeypatch.setattr(margins, "MESSAGE_SECONDS", seconds)
         prepared, made = units(prepare(plan), [ROOM] * len(plan.machines))
         assert sorted(task.number for unit in made for task in unit.tasks) == list(range(plan.tasks))
         results.append((run_units(prepared, made), made))
@@ -187,6 +192,41 @@ def test_margins_save_units_and_change_no_bit(seed: int, monkeypatch: pytest.Mon
     assert len(few) <= len(some)
     for one, other in zip(plain, wide, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_margins_cost_is_what_their_tasks_do(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes and flops of `with_margins` are those of its tasks, counted one by one."""
+    monkeypatch.setattr(margins, "MESSAGE_SECONDS", 1e9)
+    rng = np.random.default_rng(seed)
+    plan = chain_plan(rng)
+    wide = margins.widened(tasks(plan))
+    found = with_margins(plan)
+    assert (found is plan) == (wide is None)
+    counted = [task_cost(plan, task, wide or tasks(plan))[0] for task in wide or tasks(plan)]
+    for what in ("bytes_moved", "bytes_read", "flops"):
+        assert sum(getattr(cost, what) for cost in counted) == getattr(found, what), what
+    assert found.flops >= plan.flops
+    assert [step.cuts for step in found.steps] == [step.cuts for step in plan.steps]
+    units_of = prepare(plan) if wide is None else with_tasks(prepare(plan), wide)
+    assert units_of.peak_bytes == found.peak_bytes
+
+
+def test_margins_save_seconds_where_messages_cost_them() -> None:
+    y = tw.source(np.zeros((512, 64), np.float32))
+    for _ in range(40):
+        y = g.stencil(y, np.ones((3, 3), np.float32) / 9)
+    graph, slow = g.Graph.of(y), replace(machines(4, memory="1GiB"), link_seconds=5e-3)
+    grids = dict.fromkeys(graph.operations, (1, 1, 4, 1, 1))
+    plan = costed(Plan(graph, slow, steps_of(graph, grids, 4, lower.decide, io.atom)))[0]
+    found = with_margins(plan)
+    assert found.seconds < 0.2 * plan.seconds
+    assert "margins: chains of stencils exchange once" in plan.explain(runtime="ray")
+    assert "margins" not in plan.explain()
+    alone = rows_plan(y, machines(1), 1)
+    assert with_margins(alone) is alone
+    with pytest.raises(PlanError, match="there is no runtime 'dask'"):
+        plan.explain(runtime="dask")
 
 
 def test_a_chain_may_go_on_with_fewer_blocks_than_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,13 +237,14 @@ def test_a_chain_may_go_on_with_fewer_blocks_than_it_began_with(monkeypatch: pyt
     grids = {operation: (1, 1, 4 if k < 3 else 2, 1, 1) for k, operation in enumerate(graph.operations)}
     used = machines(4, memory="1GiB")
     plan = costed(Plan(graph, used, steps_of(graph, grids, len(used), lower.decide, io.atom)))[0]
-    monkeypatch.setattr(units_module, "MESSAGE_SECONDS", 1e9)
+    monkeypatch.setattr(margins, "MESSAGE_SECONDS", 1e9)
     prepared, made = units(prepare(plan), [ROOM] * 4)
     np.testing.assert_array_equal(run_units(prepared, made)[0], g.evaluate([y])[0])
 
 
-def test_what_is_left_of_a_chain_is_computed_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that goes on has tasks of other numbers than its plan."""
+@pytest.mark.parametrize("wide", [False, True])
+def test_what_is_left_of_a_chain_is_computed_alike(monkeypatch: pytest.MonkeyPatch, wide: bool) -> None:
+    """A run that goes on has tasks of other numbers than its plan, and margins as that has."""
     first, y = (g.cumsum(np.arange(200.0).reshape(40, 5) * k, 1) for k in (1, 2))
     for _ in range(3):
         y = g.stencil(y, np.ones((3, 1)), boundary="constant")
@@ -213,6 +254,12 @@ def test_what_is_left_of_a_chain_is_computed_alike(monkeypatch: pytest.MonkeyPat
     used = machines(8, memory="1GiB")
     whole = prepare(costed(Plan(graph, used, steps_of(graph, grids, len(used), lower.decide, io.atom)))[0])
     finished = {task.index for task in whole.tasks if whole.sink(task) == 0}
-    monkeypatch.setattr(units_module, "MESSAGE_SECONDS", 1e9)
-    prepared, made = units(remaining(whole, [finished, set()]), [ROOM] * 8)
-    np.testing.assert_array_equal(run_units(prepared, made)[1], g.evaluate([y])[0])
+    monkeypatch.setattr(margins, "MESSAGE_SECONDS", 1e9)
+    kept = [task for task in whole.tasks if whole.sink(task) == 1]
+    done = [finished, {task.index for task in kept[:3]}]
+    prepared, made = units(whole, [ROOM] * 8, finished=done) if wide else units(remaining(whole, done), [ROOM] * 8)
+    assert prepared.margins == wide and len(prepared.tasks) < len(whole.tasks)
+    got, expected = run_units(prepared, made)[1], g.evaluate([y])[0]
+    for task in kept[3:]:
+        where = tuple(map(slice, task.index.start, task.index.stop))
+        np.testing.assert_array_equal(got[where], expected[where])

@@ -14,7 +14,7 @@ import numpy as np
 from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.steps import partition_of, takes_boxes
-from tileweave.planner.tasks import Task, TaskColumns, tasks
+from tileweave.planner.tasks import Task, TaskColumns, kinds_of, tasks
 
 EFFICIENCY = 0.7
 """The fraction of the peak rates that a task is expected to reach."""
@@ -79,10 +79,15 @@ def task_memory(
     return TaskMemory(step, machine, readers, out, need, before + need)
 
 
-def counted_peaks(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(the most that each machine holds, the most that any machine holds while each step runs)."""
+def counted_peaks(plan: Plan, made: Sequence[Task] | None = None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(the most that each machine holds, the most that any machine holds while each step runs).
+
+    Args:
+        plan: any.
+        made: the tasks that are run, its own by default.
+    """
     resident, most = np.array(resident_bytes(plan), np.int64), np.zeros(len(plan.steps), np.int64)
-    found = task_memory(plan.steps, tasks(plan).kinds)
+    found = task_memory(plan.steps, kinds_of(tasks(plan) if made is None else made))
     np.maximum.at(most, found.steps, found.held_bytes + resident[found.machines])
     return tuple((resident + found.peaks(len(resident))).tolist()), tuple(most.tolist())
 

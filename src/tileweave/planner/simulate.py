@@ -110,7 +110,18 @@ def simulate(plan: Plan, known: Loads | None = None, model: str = "roofline") ->
     if model not in MODELS:
         raise PlanError("simulate(model)", f"{model!r} is no cost model", legal=", ".join(MODELS))
     known = known or Loads()
-    loads = known.of(plan)
+    return simulated(plan, known.of(plan), known, model)
+
+
+def simulated(plan: Plan, loads: Sequence[Load], known: Loads, model: str = "roofline") -> Simulation:
+    """As `simulate`, where machines do other than the plan's own tasks.
+
+    Args:
+        plan: any.
+        loads: per step, what every machine does.
+        known: what depends on the graph alone.
+        model: a name in `MODELS`.
+    """
     held = _held(plan, loads)
     seconds, spans, durations = _timeline(plan, loads, MODELS[model], known)
     steps = tuple(

@@ -18,12 +18,14 @@ class Started:
         steps: the label of each step of the plan.
         tasks: how many tasks there are.
         machines: how many machines the plan has.
+        margins: whether the run has the estimates of `planner.with_margins`, not the plan's own.
     """
 
     runtime: str
     steps: tuple[str, ...]
     tasks: int
     machines: int
+    margins: bool = False
 
 
 @dataclass(frozen=True, slots=True)

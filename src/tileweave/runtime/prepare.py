@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tileweave.graph import Graph, MemoryTarget, Sink, Source
@@ -33,6 +33,7 @@ class Prepared:
         out_bytes: of its block, where it waits in memory.
         need_bytes: the most that it holds while it runs, its block included.
         peak_bytes: per machine, of the tasks run one after the other.
+        margins: whether machines compute some of their neighbours' blocks too, and so exchange less often.
         extra: what a runtime keeps with the plan.
     """
 
@@ -44,6 +45,7 @@ class Prepared:
     out_bytes: tuple[int, ...]
     need_bytes: tuple[int, ...]
     peak_bytes: tuple[int, ...]
+    margins: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -133,6 +135,7 @@ def prepare_tasks(
     return Prepared(steps, made, sources, sinks, readers, out, need, tuple(found.peaks(machines).tolist()))
 
 
-def with_tasks(prepared: Prepared, made: Sequence[Task]) -> Prepared:
-    """The same plan, run by other tasks."""
-    return prepare_tasks(prepared.steps, made, prepared.sources, prepared.sinks, len(prepared.peak_bytes))
+def with_tasks(prepared: Prepared, made: Sequence[Task], margins: bool = False) -> Prepared:
+    """The same plan, run by other tasks; what is left of tasks with margins has margins."""
+    found = prepare_tasks(prepared.steps, made, prepared.sources, prepared.sinks, len(prepared.peak_bytes))
+    return replace(found, margins=margins or prepared.margins)

@@ -115,12 +115,15 @@ def run_plan(
     with _opened_sources(prepared, bind or {}) as sources, _ends_cleanly(), frugal(max(0, spare)):
         files, destinations, finished = _open_destinations(prepared, overwrite, identified, keep)
         try:
-            prepared = remaining(prepared, finished)
-            engine = _ray(plan, prepared, threads, address) if runtime == "ray" else None
+            if runtime == "ray":
+                engine = _ray(plan, prepared, threads, address)(sources, destinations, finished)
+                prepared = engine.prepared
+            else:
+                engine, prepared = None, remaining(prepared, finished)
             if tell is not None:
-                tell(Started(runtime, prepared.labels, len(prepared.tasks), len(plan.machines)))
+                tell(Started(runtime, prepared.labels, len(prepared.tasks), len(plan.machines), prepared.margins))
             if engine is not None:
-                peaks = engine(sources, destinations, tell)
+                peaks = engine.run(tell)
             else:
                 peaks = run_local(prepared, sources, destinations, tell, count)
             files.commit()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tileweave.errors import StorageError
-from tileweave.planner import Plan
+from tileweave.planner import Plan, with_margins
 from tileweave.runtime.events import Done, Event, Failed, Listener, Progress, Retry, Started
 from tileweave.words import seconds_text
 
@@ -188,8 +188,13 @@ class StepReport:
     bytes_moved: int = 0
 
 
+MARGINS = "planned with margins: chains of stencils exchange once for several steps on a cluster"
+"""What a report says of plans whose tasks are run otherwise."""
+
+
 class RunReport:
-    """The plan beside the run, step by step; its `str` is a table.
+    """The plan beside the run, step by step; its `str` is a table. What is planned is what is run: on a cluster with
+    margins (`planner.with_margins`).
 
     Args:
         plan: that is run.
@@ -197,7 +202,8 @@ class RunReport:
     """
 
     def __init__(self, plan: Plan, told: Callable[[RunReport], None] | None = None) -> None:
-        self._plan, self._told = plan, told
+        self._given = self._plan = plan
+        self._told, self._notes = told, list[str]()
         self.steps: list[StepReport] = []
         self.seconds = 0.0
         self.peak_bytes: tuple[int, ...] = ()
@@ -207,6 +213,10 @@ class RunReport:
         """Takes one event."""
         match event:
             case Started():
+                self._plan = with_margins(self._given) if event.margins else self._given
+                left = self._plan.tasks - event.tasks
+                before = f"of {self._plan.tasks} tasks that are planned, {left} were not to be done again"
+                self._notes = [MARGINS] * event.margins + [before] * (left > 0)
                 costs = [step.costs.seconds for step in self._plan.steps]
                 pairs = zip(event.steps, costs, strict=True)
                 self.steps = [StepReport(name, planned_seconds=planned) for name, planned in pairs]
@@ -240,6 +250,7 @@ class RunReport:
         lines.append(f"bytes moved, planned and measured: {self._plan.bytes_moved} {moved}")
         if self.retries:
             lines.append(f"tasks computed again: {self.retries}")
+        lines += self._notes
         return "\n".join(line.rstrip() for line in lines)
 
 

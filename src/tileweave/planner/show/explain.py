@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from tileweave.errors import PlanError
 from tileweave.graph import FileTarget, Operation, Sink, Source
 from tileweave.planner.bounds import best_factor_grid, lower_bound_words, product_of
+from tileweave.planner.exchange import with_margins
 from tileweave.planner.loads import Load, Loads
 from tileweave.planner.movement import Movement, movements
 from tileweave.planner.plan import Plan, Step
@@ -57,8 +59,19 @@ def kernel_text(step: Step) -> str:
     return step.kernel.kernel if step.stage == "store" else str(step.kernel)
 
 
-def explain(plan: Plan) -> str:
-    """The plan as text: what runs where, and what it costs, per step and in sum."""
+def explain(plan: Plan, runtime: str = "local") -> str:
+    """The plan as text: what runs where, and what it costs, per step and in sum.
+
+    Args:
+        plan: any.
+        runtime: ``ray`` for what it costs on a cluster, where machines exchange margins.
+
+    Raises:
+        PlanError: there is no such runtime.
+    """
+    if runtime not in ("local", "ray"):
+        raise PlanError("explain(runtime)", f"there is no runtime {runtime!r}", legal="local, ray")
+    own, plan = plan, plan if runtime == "local" else with_margins(plan)
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -101,6 +114,11 @@ def explain(plan: Plan) -> str:
         f"peak memory: {size_text(peak)} per machine of {size_text(budget)}; results in memory and kernels' own "
         "temporaries come on top",
     ]
+    if plan is not own:
+        lines.append(
+            "margins: chains of stencils exchange once for several steps; edges are told as of single steps, "
+            f"{size_text(own.bytes_moved)} in all"
+        )
     loads = Loads().of(plan) if len(plan.machines) > 1 else []
     if plan.gap is not None and len(plan.machines) > 1:
         lines.append(

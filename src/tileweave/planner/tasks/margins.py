@@ -28,20 +28,25 @@ from tileweave.space import Box
 
 MOST_STEPS = 16
 """That exchange once: each has blocks of another shape, for which kernels are bound once per process."""
+MESSAGE_SECONDS = 5e-3
+"""What an exchange costs beside its bytes: as long may machines compute at the edges of blocks what they need not ask
+for."""
 LIGHT = 64
 """Points of the index per element up to which a step is cheap to repeat at the edges of a block."""
 
 ByMachine = Mapping[int, Task]
 
 
-def widened(tasks: Sequence[Task], message_seconds: float) -> list[Task] | None:
+def widened(tasks: Sequence[Task], message_seconds: float | None = None) -> list[Task] | None:
     """The same tasks, but that chains of steps exchange once for several of them; None where there is nothing to gain.
 
     Args:
         tasks: of a plan; of others, as a run that goes on has left, nothing is gained: their numbers are not those by
             which reads are found.
-        message_seconds: what an exchange costs that is saved; what is computed twice costs less.
+        message_seconds: what an exchange costs that is saved; what is computed twice costs less. By default
+            `MESSAGE_SECONDS`.
     """
+    message_seconds = MESSAGE_SECONDS if message_seconds is None else message_seconds
     if not isinstance(tasks, Tasks):
         return None
     enumerator, changed = tasks.enumerator, dict[int, Task]()

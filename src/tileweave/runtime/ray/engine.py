@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -120,11 +121,12 @@ STAMP_SECONDS = 10.0
 """How long nodes may take to say which files they see."""
 
 
-Engine = Callable[[Sequence[ReadSource], Sequence[Destination], Callable[[Event], None] | None], tuple[int, ...]]
+Engine = Callable[[Sequence[ReadSource], Sequence[Destination], Sequence[Collection[Box]]], "Run"]
+"""(what reads the sources, where values of the sinks go, which parts of these are there already) -> the run."""
 
 
 def engine(plan: Plan, prepared: Prepared, threads: int | None, address: str | None) -> Engine:
-    """What runs a plan's tasks on the cluster; connecting comes first, so that a cluster that is missing is an error.
+    """What makes a run on the cluster; connecting comes first, so that a cluster that is missing is an error.
 
     Raises:
         RunError: Ray is missing, or no cluster answers.
@@ -136,20 +138,18 @@ def engine(plan: Plan, prepared: Prepared, threads: int | None, address: str | N
     session = connect(threads, address)
     watch(folders=folders)
 
-    def run(
-        sources: Sequence[ReadSource],
-        destinations: Sequence[Destination],
-        notify: Callable[[Event], None] | None,
-    ) -> tuple[int, ...]:
-        one = _Run(plan, prepared, session, sources, destinations, notify)
-        try:
-            return one.run()
-        except BaseException as error:
-            if session.own and (isinstance(error, KeyboardInterrupt | SystemExit) or not session.answers()):
-                close()  # no process stays
-            raise
+    return partial(Run, plan, prepared, session)
 
-    return run
+
+@contextmanager
+def _ends_with(session: RaySession) -> Iterator[None]:
+    """Where a run does not end well, no process of a cluster of our own stays that is gone, or that nobody will use."""
+    try:
+        yield
+    except BaseException as error:
+        if session.own and (isinstance(error, KeyboardInterrupt | SystemExit) or not session.answers()):
+            close()
+        raise
 
 
 @lru_cache(maxsize=1)
@@ -158,11 +158,14 @@ def _remote_work(session: RaySession) -> Any:
     return load().remote(work)
 
 
-class _Run:
+class Run:
     """One run, driven by the thread that asked for it.
 
     A run that fails lets the few units of its window end unseen: in Ray 2.60, a task that ends while it is being
     cancelled aborts this process.
+
+    Attributes:
+        prepared: the tasks that it runs: the plan's, or with margins, or what is left of either.
     """
 
     def __init__(
@@ -172,16 +175,18 @@ class _Run:
         session: RaySession,
         sources: Sequence[ReadSource],
         destinations: Sequence[Destination],
-        notify: Callable[[Event], None] | None,
+        finished: Sequence[Collection[Box]],
     ) -> None:
         self.ray = load()
         self.plan, self.prepared, self.session = plan, prepared, session
-        self.sources, self.destinations, self.notify = sources, destinations, notify
+        self.sources, self.destinations = sources, destinations
+        self.notify: Callable[[Event], None] | None = None
         self.limits = [machine.memory_bytes for machine in plan.machines.machines]
-        self.targets, self.readable = self._shared_files()
-        self.prepared, self.units = self._units(frozenset(self.targets))
-        self._check_feasible()
-        self.table = self._table()
+        with _ends_with(session):
+            self.targets, self.readable = self._shared_files()
+            self.prepared, self.units = self._units(frozenset(self.targets), finished)
+            self._check_feasible()
+            self.table = self._table()
         self.values: dict[tuple[int, Any], Any] = {}  # (task, k) or (-1 - source, region) -> reference or array
         self.uses = Counter(a for unit in self.units for a in unit.arguments if a[0] < 0)
         self.readers = Counter(task for unit in self.units for task in unit.releases)
@@ -224,7 +229,9 @@ class _Run:
             frozenset(number for number, source in sources.items() if _absolute(source.data.path) in seen),
         )
 
-    def _units(self, stored: frozenset[int]) -> tuple[Prepared, tuple[Unit, ...]]:
+    def _units(self, stored: frozenset[int], finished: Sequence[Collection[Box]]) -> tuple[Prepared, tuple[Unit, ...]]:
+        if any(finished):
+            return units(self.prepared, self.limits, stored, finished)
         kept = self.prepared.extra.setdefault("units", {})
         if stored not in kept:
             kept[stored] = units(self.prepared, self.limits, stored)
@@ -269,7 +276,13 @@ class _Run:
         """How many units like it may run at once."""
         return max(self.prepared.width(task.step) for task in unit.tasks)
 
-    def run(self) -> tuple[int, ...]:
+    def run(self, notify: Callable[[Event], None] | None) -> tuple[int, ...]:
+        """Does it, and tells of it; the most bytes that each machine held."""
+        self.notify, self.begin = notify, time.time()
+        with _ends_with(self.session):
+            return self._run()
+
+    def _run(self) -> tuple[int, ...]:
         """Submits in order, within the window and the machines' memory, until everything is done."""
         window = WINDOW * self.session.cores
         head = done = 0

@@ -13,7 +13,7 @@ Source: own.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,12 +21,11 @@ from tileweave.graph import Operation
 from tileweave.planner import Read, ReadPiece, Task
 from tileweave.planner.tasks import widened
 from tileweave.runtime.prepare import Prepared, with_tasks
+from tileweave.runtime.resume import remaining
 from tileweave.space import Box
 
 UNIT_SECONDS = 0.25
 """Tasks are put together up to this much estimated work: what a lost worker costs, and what a progress bar shows."""
-MESSAGE_SECONDS = 5e-3
-"""What a unit costs beside its work: as long may machines compute at the edges of blocks what they need not ask for."""
 PASSED_BYTES_PER_SECOND = 1 << 28
 """How fast a block goes from one process to the next on a busy node; what is used in less time joins, too."""
 
@@ -93,23 +92,28 @@ class Unit:
 
 
 def units(
-    prepared: Prepared, limits_bytes: Sequence[int], stored: frozenset[int] = frozenset()
+    prepared: Prepared,
+    limits_bytes: Sequence[int],
+    stored: frozenset[int] = frozenset(),
+    finished: Sequence[Collection[Box]] = (),
 ) -> tuple[Prepared, tuple[Unit, ...]]:
     """The units of a plan, in an order in which they may run one after the other, and the plan whose tasks they are:
-    the same, or with margins where that saves messages.
+    the same, or with margins where that saves messages, or what is left of either.
 
     Args:
         prepared: the plan.
-        limits_bytes: per machine, what it may hold.
-        stored: numbers of the steps whose stores workers do. Where rows would hold more, every task stays alone.
+        limits_bytes: per machine, what it may hold. Where rows would hold more, every task stays alone.
+        stored: numbers of the steps whose stores workers do.
+        finished: per sink, the parts that an earlier run has stored.
     """
-    wide = widened(prepared.tasks, MESSAGE_SECONDS)
-    for one in (prepared,) if wide is None else (with_tasks(prepared, wide), prepared):
+    wide = widened(prepared.tasks)
+    for whole in (prepared,) if wide is None else (with_tasks(prepared, wide, margins=True), prepared):
+        one = remaining(whole, finished)
         rows = _units(one, _rows(one, stored), stored)
         peaks = _peaks(one, rows, len(limits_bytes))
         if all(peak <= limit for peak, limit in zip(peaks, limits_bytes, strict=True)):
             return one, rows
-    return prepared, _units(prepared, [[task] for task in prepared.tasks], stored)
+    return one, _units(one, [[task] for task in one.tasks], stored)
 
 
 def _rows(prepared: Prepared, stored: frozenset[int]) -> list[list[Task]]:
