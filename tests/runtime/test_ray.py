@@ -249,7 +249,7 @@ def test_a_failing_shard_is_named_where_a_unit_that_reads_it_is_looked_at_first(
     def last(one: Any) -> Any:
         return one.ray.wait([list(one.flying)[-1]], timeout=60)[0][0]
 
-    monkeypatch.setattr(import_module("tileweave.runtime.ray.engine").Run, "_next", last)
+    monkeypatch.setattr(import_module("tileweave.runtime.ray.engine").ClusterRun, "_next", last)
     y = misbehaving(g.as_tensor(np.arange(16)) + 0, tmp_path / "marks", fails_at=8)
     with pytest.raises(RunError, match="test_misbehaving failed with ArithmeticError") as caught:
         run(rows_plan(y[::-1] + 1, machines(4), 4))

@@ -1,7 +1,6 @@
 """The planner: machines, costs, the choice of cuts, and the plan as a printable value."""
 
 from tileweave.planner import show
-from tileweave.planner.exchange import with_margins
 from tileweave.planner.machines import Level, LinkGroup, Machine, Machines, machine_tree, machines
 from tileweave.planner.movement import Movement, Redistribution, movements, redistribution
 from tileweave.planner.placement import Placement, placement
@@ -17,6 +16,7 @@ from tileweave.planner.search import (
     register_objective,
 )
 from tileweave.planner.show import load
+from tileweave.planner.show.exchange import with_margins
 from tileweave.planner.simulate import CostModel, Simulation, register_cost_model, simulate
 from tileweave.planner.tasks import Read, ReadPiece, Task, tasks
 

@@ -12,10 +12,10 @@ from typing import Any
 from tileweave.errors import PlanError
 from tileweave.graph import FileTarget, Operation, Sink, Source
 from tileweave.planner.bounds import best_factor_grid, lower_bound_words, product_of
-from tileweave.planner.exchange import with_margins
 from tileweave.planner.loads import Load, Loads
 from tileweave.planner.movement import Movement, movements
 from tileweave.planner.plan import Plan, Step
+from tileweave.planner.show.exchange import with_margins
 from tileweave.words import count_text, seconds_text, size_text
 
 MOST_LENGTHS = 4

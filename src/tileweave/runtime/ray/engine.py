@@ -121,7 +121,7 @@ STAMP_SECONDS = 10.0
 """How long nodes may take to say which files they see."""
 
 
-Engine = Callable[[Sequence[ReadSource], Sequence[Destination], Sequence[Collection[Box]]], "Run"]
+Engine = Callable[[Sequence[ReadSource], Sequence[Destination], Sequence[Collection[Box]]], "ClusterRun"]
 """(what reads the sources, where values of the sinks go, which parts of these are there already) -> the run."""
 
 
@@ -138,7 +138,7 @@ def engine(plan: Plan, prepared: Prepared, threads: int | None, address: str | N
     session = connect(threads, address)
     watch(folders=folders)
 
-    return partial(Run, plan, prepared, session)
+    return partial(ClusterRun, plan, prepared, session)
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def _remote_work(session: RaySession) -> Any:
     return load().remote(work)
 
 
-class Run:
+class ClusterRun:
     """One run, driven by the thread that asked for it.
 
     A run that fails lets the few units of its window end unseen: in Ray 2.60, a task that ends while it is being
