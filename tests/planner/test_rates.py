@@ -100,3 +100,19 @@ def test_a_machine_opens_the_files_that_it_reads():
     for tensor, opened in ((files[0] + 1.0, 1), (files[0] + files[1], 2), (files[0] + files[0] * 2.0, 1)):
         seconds = [make_plan(g.Graph.of(tensor), one, decide, pin={tensor: (1,)}).seconds for one in (used, slow)]
         assert seconds[1] - seconds[0] == pytest.approx(10.0 * opened)
+
+
+def test_arrays_of_the_program_pass_its_process_one_machine_after_the_other():
+    """So a run on a cluster takes as long as all that goes there and back, on however many machines it computes."""
+    x = source((4096, 512), "x")
+    y, carried = g.exp(x), 2 * x.type.size_bytes
+
+    def seconds(count, **rates):
+        ones = tuple(replace(ONE, name=f"m{k}") for k in range(count))
+        used = Machines(ones, task_seconds=0.0, link_seconds=0.0, run_seconds=3.0)
+        return make_plan(g.Graph.of(y), replace(used, **rates), decide, pin={y: (count, 1)}).seconds
+
+    for count in (1, 2, 4):
+        free = seconds(count, driver_bytes_per_second=1e15)
+        assert free == pytest.approx(seconds(count, link_bytes_per_second=1e15), rel=1e-6)
+        assert 3 + 10 <= seconds(count, driver_bytes_per_second=carried / 10) <= 3 + 10 + 2 * (free - 3)

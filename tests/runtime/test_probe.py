@@ -40,6 +40,7 @@ def test_each_node_of_a_running_cluster_is_measured():
     assert len(found) == len([node for node in ray.nodes() if node["Alive"]])
     assert found.storage == "shared" and 1e-6 < found.link_seconds < 1 and found.link_bytes_per_second > 1e6
     assert found.task_seconds > 1e-5  # far more than a task of this process
+    assert 1e6 < found.driver_bytes_per_second < 1e13 and 0 <= found.run_seconds < 10
     assert machines(found) == found
 
 
@@ -79,6 +80,7 @@ def test_descriptions_read_back_whatever_they_say(tmp_path):
             run_seconds=float(case % 2),
             call_seconds=float(rng.uniform(1e-9, 1)),
             cached_bytes_per_second=None if case % 3 else float(rng.uniform(1, 1e12)),
+            driver_bytes_per_second=None if case % 2 else float(rng.uniform(1, 1e12)),
             storage=("shared", "private")[case % 2],
         )
         path = tmp_path / "m.toml"

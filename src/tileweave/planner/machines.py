@@ -15,6 +15,7 @@ be written in a TOML file::
     [link]
     bytes_per_second = 1.25e9  # between any two machines, per machine
     seconds = 100e-6           # per message
+    driver_bytes_per_second = 3e9  # of a cluster: between all machines and the program whose arrays it computes on
 
     [storage]
     bytes_per_second = 500e6   # sources and sinks, per machine
@@ -196,6 +197,8 @@ class Machines:
         task_seconds: the runtime's own cost of one task.
         call_seconds: the same where tasks are calls of native code in a row, as those on arrays of one machine are.
         run_seconds: of a run, whatever it computes.
+        driver_bytes_per_second: of arrays of the process that runs the plan, on their way to machines and back, to one
+            after the other; None: each machine has them over its own link.
         groups: links that several machines share, the outermost first.
         storage: whether all machines see the same files.
     """
@@ -212,6 +215,7 @@ class Machines:
     store_seconds: float = 0.0
     call_seconds: float = 1e-6
     run_seconds: float = 0.0
+    driver_bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]
@@ -420,7 +424,11 @@ def _device(where: str, gpu: object) -> str:
 _MACHINE_KEYS = {"memory" if name == "memory_bytes" else name for name in Machine.__dataclass_fields__}
 _LEVEL_KEYS = {"name", "count", "bytes_per_second", "seconds"}
 _TABLES = {
-    "link": {"bytes_per_second": "link_bytes_per_second", "seconds": "link_seconds"},
+    "link": {
+        "bytes_per_second": "link_bytes_per_second",
+        "seconds": "link_seconds",
+        "driver_bytes_per_second": "driver_bytes_per_second",
+    },
     "storage": {
         "bytes_per_second": "storage_bytes_per_second",
         "cached_bytes_per_second": "cached_bytes_per_second",

@@ -189,11 +189,16 @@ def _timeline(
     machines, count = plan.machines, len(plan.machines)
     files, stored = stored_in_files(plan.graph)
     opened = _Opened(known, count) if files and machines.open_seconds else None
-    direct = count == 1 and all((x.read + x.written == x.carried).all() for x in loads)  # no files
+    direct = (
+        count == 1
+        and not machines.driver_bytes_per_second
+        and all((x.read + x.written == x.carried).all() for x in loads)
+    )  # no files
     rates = Rates(machines, direct=direct, stored=stored)
     needed = needed_steps(plan.steps)
     done: list[Floats] = []
     free, link_free, disk_free = (np.full(count, machines.run_seconds) for _ in range(3))
+    driver_free = machines.run_seconds
     place = {machine: k for k, machine in enumerate(machines.order)} if machines.groups else {}
     groups = [_Group(machines, group, place) for group in machines.groups]
     spans: list[Busy] = []
@@ -207,12 +212,17 @@ def _timeline(
         if opened is not None:
             opening = opened.first(step, load) * machines.open_seconds
             free, disk_free = free + opening, disk_free + opening
-        crosses = load.moved + load.carried if count > 1 else load.moved
+        crosses = load.moved + load.carried if count > 1 and not machines.driver_bytes_per_second else load.moved
         transfer = crosses / rates.link + load.messages * machines.link_seconds
         arrive = np.where(transfer > 0, np.maximum(ready, link_free), ready)
         arrived = arrive + transfer
         for group in groups:
             arrived = np.maximum(arrived, group.arrived(load, arrive))
+        if machines.driver_bytes_per_second and load.carried.any():  # it serves one machine after the other
+            begin = max(driver_free, float(ready[load.carried > 0].min()))
+            passed = np.cumsum(load.carried) / machines.driver_bytes_per_second
+            driver_free = begin + float(passed[-1])
+            arrived = np.where(load.carried > 0, np.maximum(arrived, begin + passed), arrived)
         taken, owners = arrived - arrive, load.served > 0
         if owners.any():  # one disk and one link serve all machines, one step at a time
             serving = load.served / np.minimum(rates.link, rates.read)

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ EDGE = 768
 """Rows and columns of the product by which arithmetic is measured."""
 BYTES = 64 << 20
 """Of the arrays by which bandwidths are measured: more than most caches hold."""
+SMALL = 1 << 18
+"""Of arrays that go to machines and back in next to no time, yet as objects of the store, as larger ones do."""
 LEAST_WORKING_SET = 1 << 16
 """Bytes of what is read and written together, for the rates of caches; less says more of calls than of caches."""
 CROSSED = 500
@@ -252,9 +255,7 @@ def _cluster(address: str | None, folder: str | None, seconds: float) -> Machine
         shared = len(nodes) == 1 or all(answer([on(node, os.path.exists, str(path)) for node in nodes]))
         answer(on(ends[0], _remove, str(path)))
     task = _best(lambda: answer(on(nodes[0], _payload, 1)), seconds / 4)
-    data = np.ones(1, np.float32)
-    plan, where = api.plan(g.relu(_hole("x", data))), address_in_use(address)
-    run = _best(lambda: api.run(plan, bind={"x": data}, runtime="ray", address=where), seconds / 4)
+    run, driver = _runs(max(2, len(nodes)), address_in_use(address), seconds / 2)
     names = [f"{host.machines[0].name}-{k}" for k, host in enumerate(hosts)]
     share = 1 / max(1, len(hosts)) if len({host.machines[0].name for host in hosts}) == 1 else 1.0
     found: list[Machine] = []
@@ -272,7 +273,20 @@ def _cluster(address: str | None, folder: str | None, seconds: float) -> Machine
         open_seconds=max(host.open_seconds for host in hosts),
         store_seconds=max(host.store_seconds for host in hosts),
         run_seconds=max(run - task, 0.0),
+        driver_bytes_per_second=driver,
     )
+
+
+def _runs(count: int, address: str | None, seconds: float) -> tuple[float, float]:
+    """(what a run takes on so many machines, bytes per second of the program's arrays that it takes there and back)."""
+    took = []
+    for size in (SMALL, BYTES):
+        data = np.ones((count, size // 4 // count), np.float32)
+        plan = api.plan(g.relu(_hole("x", data)), count)
+        run = partial(api.run, plan, bind={"x": data}, runtime="ray", address=address)
+        took.append(_best(run, seconds / 2))
+    small, large = took
+    return small, 2 * (BYTES - SMALL) / max(large - small, large / 4)
 
 
 def _payload(size: int) -> np.ndarray[Any, Any]:
