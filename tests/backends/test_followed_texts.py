@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -16,7 +19,7 @@ from tileweave.backends import cpu
 from tileweave.backends.cpu import followed
 from tileweave.backends.cpu import kernel as kernels
 from tileweave.backends.cpu.nest import emit_program
-from tileweave.backends.cpu.target.target import Target
+from tileweave.backends.cpu.target.target import Target, host
 from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.ir.form import kind_of, numbers_of
 from tileweave.teir.merged.merge import merged
@@ -95,6 +98,72 @@ def random_attention(rng: random.Random) -> teir.Program:
     return teir.emit_attention(steps, [q, k, v], out, ["id", "jd", "je", "ie"])
 
 
+@dataclass(frozen=True)
+class Windows:
+    """What convolutions of one kind have in common: per dimension of the image a stride, a dilation and a window."""
+
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    windows: tuple[int, ...]
+    groups: int
+    channels: int
+    filters: int
+    chain: int
+    dtype: str
+
+    def program(self, batch: int, extents: tuple[int, ...]) -> teir.Program:
+        """The convolution with so many images and results."""
+        rank = len(extents)
+        image = [
+            s * (n - 1) + d * (k - 1) + 1
+            for s, d, k, n in zip(self.strides, self.dilations, self.windows, extents, strict=True)
+        ]
+        places, taps = "xyz"[:rank], "ijk"[:rank]
+
+        def steps(shape: tuple[int, ...]) -> list[int]:
+            return [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+
+        n, g, c, *along = steps((batch, self.groups, self.channels, *image))
+        seen = [s * a for s, a in zip(self.strides, along, strict=True)]
+        over = [d * a for d, a in zip(self.dilations, along, strict=True)]
+        x = tw.layout.strided((batch, self.groups, self.channels, *extents, *self.windows), (n, g, c, *seen, *over))
+        w = dense((self.groups, self.filters, self.channels, *self.windows), self.dtype)
+        out = dense((batch, self.groups, self.filters, *extents), self.dtype)
+        equation = f"ngc{places}{taps},gfc{taps}->ngf{places}"
+        operands = teir.Operand(x, self.dtype), w
+        if not self.chain:
+            return teir.emit_contraction(equation, operands, out)
+        bias = teir.Operand(
+            tw.layout.strided((batch, self.groups, self.filters, *extents), (0, self.filters, 1, *(0,) * rank)),
+            self.dtype,
+        )
+        more = [bias, out][: self.chain]
+        chain = [("Add", (0, 1)), *([("Add", (-1, 2))] if self.chain > 1 else []), ("ReLU", (-1,))]
+        return teir.emit_contraction(equation, operands, out, chain=chain, extras=more, sums=self.dtype, added="")
+
+
+def random_windows(rng: random.Random) -> Windows:
+    """Of one to three dimensions, with groups or channels of their own."""
+    rank = rng.choice((1, 2, 2, 3))
+    groups, channels, filters = rng.choice(((1, 3, 5), (1, 8, 24), (1, 40, 16), (2, 5, 9), (12, 1, 1), (1, 24, 70)))
+    strides, dilations = (tuple(rng.choice((1, 1, 2, 3)) for _ in range(rank)) for _ in range(2))
+    strides = (*strides[:-1], min(2, strides[-1]))  # three apart, vectors are no loads
+    windows = tuple(rng.choice((1, 3, 3, 5)) for _ in range(rank))
+    dtype = rng.choice(("FP32", "FP32", "FP64"))
+    return Windows(strides, dilations, windows, groups, channels, filters, rng.randrange(3), dtype)
+
+
+def random_images(rank: int, rng: random.Random) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """How many images, and the extents of a result; most of them differ in their width alone, by whole vectors."""
+    most = (300, 40, 12)[rank - 1]
+    while True:
+        batch, *outer = rng.choice((1, 2, 3)), *(rng.randrange(2, most) for _ in range(rank - 1))
+        width = rng.randrange(2, 2 * most)
+        for _ in range(3):
+            yield batch, (*outer, width)
+            width += 16 * rng.randrange(1, 4)
+
+
 def resized(program: teir.Program, rng: random.Random) -> teir.Program:
     """The same program with some other sizes, of the same kind."""
 
@@ -109,16 +178,25 @@ def resized(program: teir.Program, rng: random.Random) -> teir.Program:
     return replace(program, axes=axes, tensors=tensors)
 
 
-def check(program: teir.Program, text: followed.FollowedText, source: str, target: Target, threads: int) -> bool:
+def check(
+    program: teir.Program,
+    text: followed.FollowedText,
+    source: str,
+    target: Target,
+    threads: int,
+    constant: Collection[str] = (),
+) -> bool:
     """Whether a text serves a program; if so, all of it is what the program would get."""
     found = text.serves(numbers_of(program))
     if found is None:
         return False
     table, places = found
-    nest = emit_program(merged(program), target, threads, general=True)
+    nest = emit_program(merged(program), target, threads, general=True, constant=constant)
     assert nest.sizes is not None
     assert nest.source == source
     assert nest.sizes.table()[: text.words] == table
+    assert places.packings == nest.packings
+    assert list(map(id, places.tables)) == list(map(id, nest.tables))
     reach = bounds(program)
     outside = [spec for spec in program.tensors if spec.role != "scratch"]
     assert places.bounds == tuple(reach.get(spec.name, (0, 0)) for spec in outside)
@@ -162,6 +240,65 @@ def test_served_programs_would_get_the_same_text_and_table(target: Target, block
             texts.append((text, nest.source))
             assert check(program, text, nest.source, target, threads), f"seed {block}, {number}"
     assert served > 20
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.cpu)
+@pytest.mark.parametrize("block", range(4))
+def test_served_convolutions_would_get_the_same_text_table_and_order_of_weights(target: Target, block: int) -> None:
+    rng = random.Random(block)
+    served = direct = 0
+    for number in range(8):
+        windows, threads = random_windows(rng), rng.choice((1, 2))
+        known: dict[object, list[tuple[followed.FollowedText, str]]] = {}
+        for images in islice(random_images(len(windows.strides), rng), 9):
+            program = windows.program(*images)
+            program = resized(program, rng) if rng.random() < 0.2 else program
+            if teir.problems(program):
+                continue
+            constant = (program.tensors[1].name,) if number % 2 else ()
+            texts = known.setdefault((kind_of(program), constant), [])
+            served += sum(check(program, text, source, target, threads, constant) for text, source in texts)
+            try:
+                made = followed.write(program, target, threads, constant)
+            except tw.TileweaveError:  # scratch memory is too small
+                continue
+            if made is None:
+                continue
+            nest, text = made
+            direct += bool(nest.tables)
+            texts.append((text, nest.source))
+            assert check(program, text, nest.source, target, threads, constant), f"seed {block}, {number}"
+    assert served > 2
+    assert direct > 20
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_values_of_convolutions_again_have_the_bits_of_their_own_code(block: int) -> None:
+    """Also where weights are known, and arranged once for all that read them so."""
+    seed = random.randrange(1 << 30)
+    rng, draw, again = random.Random(seed), np.random.default_rng(seed), 0
+    target = replace(host(), vector_bytes=32, registers=16) if block % 2 and host().vector_bytes == 64 else host()
+    for _ in range(4):
+        windows, threads, codes = random_windows(rng), rng.choice((1, 2)), []
+        for images in islice(random_images(len(windows.strides), rng), 4):
+            program = windows.program(*images)
+            ends = bounds(program)
+            dtype = "f4" if windows.dtype == "FP32" else "f8"
+            arrays = [
+                draw.standard_normal(ends[s.name][1] // int(dtype[1]) + 1).astype(dtype)
+                for s in program.tensors
+                if not s.size_bytes
+            ]
+            results = []
+            for cache, constant in ((False, ()), (True, ()), (True, (program.tensors[1].name,))):
+                kernel = cpu.compile(program, threads=threads, target=target, cache=cache, constant=constant)
+                given = [array.copy() for array in arrays]
+                kernel(*kernel.arranged(given))
+                results.append(given[-1].tobytes())
+                again += cache and any(kernel._variant is other for other in codes)
+                codes.append(kernel._variant)
+            assert results[0] == results[1] == results[2], f"seed {seed}: {windows}, {program}"
+    assert again
 
 
 def test_the_inverse_of_a_count_comes_from_the_table() -> None:

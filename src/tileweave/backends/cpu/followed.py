@@ -11,26 +11,34 @@ Source: own.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from functools import lru_cache
+from itertools import islice
 from typing import Any
+
+from numpy.typing import NDArray
 
 from tileweave.backends.cpu.attention.cut import choose_sizes, numbers_of
 from tileweave.backends.cpu.attention.match import Attention
 from tileweave.backends.cpu.attention.match import match as match_attention
-from tileweave.backends.cpu.direct.match import match
-from tileweave.backends.cpu.llvm.sizes import Sizes, Table, exactly, unrecorded
+from tileweave.backends.cpu.direct.cut import Cut, Packing, cut_of
+from tileweave.backends.cpu.direct.cut import numbers_of as direct_numbers
+from tileweave.backends.cpu.direct.match import Convolution, match
+from tileweave.backends.cpu.llvm.sizes import Made, Sizes, Table, exactly, unrecorded
 from tileweave.backends.cpu.memory import rounded, scratch_offsets
 from tileweave.backends.cpu.nest import Nest, emit_program, has_tiny, table_at
 from tileweave.backends.cpu.target.target import Target
+from tileweave.backends.host import address_of
 from tileweave.teir.ir.form import number_of
-from tileweave.teir.ir.program import Program
-from tileweave.teir.merged.form import Merged, MergedOp, sizes_of, with_sizes
+from tileweave.teir.ir.program import Program, TensorSpec
+from tileweave.teir.merged.form import Merged, MergedOp, Mode, sizes_of, with_sizes
 from tileweave.teir.merged.merge import merged
 
 KEPT = 16
 """Texts of one kind, the last used ones: each is asked before another one is written."""
+KINDS = 1024
+"""As many kinds are known, the last ones that were written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,8 @@ class CallPlaces:
         end: where the memory begins that threads share.
         shared_bytes: how much that is.
         thread_bytes: of each thread.
+        packings: how weights of a direct convolution are arranged, by their tensor.
+        tables: arrays that the code reads, whose addresses are in the table.
     """
 
     bounds: tuple[tuple[int, int], ...]
@@ -50,6 +60,8 @@ class CallPlaces:
     end: int
     shared_bytes: int
     thread_bytes: int
+    packings: dict[str, Packing]
+    tables: tuple[NDArray[Any], ...]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -61,11 +73,15 @@ class FollowedText:
             is another's.
         words: of the table that the code reads.
         scratch: names of the scratch tensors.
+        outside: how many others there are.
+        packed: names of the weights that are arranged.
     """
 
-    of: Callable[[Sequence[float]], tuple[int, ...] | None]
+    of: Callable[[Sequence[float]], tuple[Any, ...] | None]
     words: int
     scratch: tuple[str, ...]
+    outside: int
+    packed: tuple[str, ...]
 
     def serves(self, numbers: Sequence[float]) -> tuple[tuple[int, ...], CallPlaces] | None:
         """The table and the places for a program's numbers; None where the text is not the one that it would get."""
@@ -73,10 +89,14 @@ class FollowedText:
         if found is None:
             return None
         end, shared, each, *rest = found[self.words :]
-        count = len(self.scratch)
-        bounds = tuple(zip(rest[count::2], rest[count + 1 :: 2], strict=True))
-        places = CallPlaces(bounds, dict(zip(self.scratch, rest, strict=False)), end, shared, each)
-        return found[: self.words], places
+        first, count = len(self.scratch), len(self.scratch) + 2 * self.outside
+        bounds = tuple(zip(rest[first:count:2], rest[first + 1 : count : 2], strict=True))
+        scratch, packings = (
+            dict(zip(self.scratch, rest, strict=False)),
+            dict(zip(self.packed, rest[count:], strict=False)),
+        )
+        tables = tuple(rest[count + len(packings) :])
+        return found[: self.words], CallPlaces(bounds, scratch, end, shared, each, packings, tables)
 
 
 def followed(program: Program, sizes: Sizes) -> Program:
@@ -103,43 +123,103 @@ def followed(program: Program, sizes: Sizes) -> Program:
     return replace(program, tensors=tensors, axes=axes, primitives=primitives)
 
 
-def write(program: Program, target: Target, threads: int) -> tuple[Nest, FollowedText] | None:
-    """The module of a well-formed program, and for which sizes it is; None where it is written in another way."""
+def write(
+    program: Program, target: Target, threads: int, constant: Collection[str] = ()
+) -> tuple[Nest, FollowedText] | None:
+    """The module of a well-formed program, and for which sizes it is; None where it is written in another way.
+
+    Args:
+        program: of a kind (`tileweave.teir.ir.form.kind_of`).
+        target: the processor.
+        threads: that it may use.
+        constant: tensors that may be arranged otherwise, once, before the first run: of a direct convolution.
+    """
     sizes = Sizes(follows=True)
     own = followed(program, sizes)
     form = merged(own)
-    if has_tiny(form) or not _no_convolution(form, sizes, target):
+    found, made = _convolution(program, form, sizes, target, threads, frozenset(constant))
+    if found is None and (constant or has_tiny(form)):
         return None
-    attention = _attention(program, own, sizes, target, threads)
-    nest = emit_program(form, target, threads, sizes=sizes, followed=attention)
+    numbers = [one for one in made if not isinstance(one, Made)]
+    objects = [one for one in made[len(numbers) :] if one.value is not None]
+    whole = (found, numbers) if found is not None else _attention(program, own, sizes, target, threads)
+    nest = emit_program(form, target, threads, sizes=sizes, followed=whole)
     reach = nest.bounds
     scratch, end = scratch_offsets(own, reach, rounded(8 * (table_at(own) + len(sizes.slots))))
     spans = [reach.get(spec.name, (0, 0)) for spec in own.tensors if spec.role != "scratch"]
     memory = end, nest.shared_bytes, nest.thread_bytes
-    sizes.results = (*memory, *scratch.values(), *(byte for span in spans for byte in span))
+    sizes.results = (*memory, *scratch.values(), *(byte for span in spans for byte in span), *objects)
     plain = {name: (unrecorded(low), unrecorded(high)) for name, (low, high) in reach.items()}
     shared, each = unrecorded(nest.shared_bytes), unrecorded(nest.thread_bytes)
-    nest = replace(nest, shared_bytes=shared, thread_bytes=each, bounds=plain)
-    return nest, FollowedText(Table(sizes).of, len(sizes.slots), tuple(scratch))
+    packings = {program.tensors[found.tensors[1]].name: objects[0].value} if found is not None and found.packed else {}
+    tables = tuple([one.value for one in objects[len(packings) :]])
+    nest = replace(nest, shared_bytes=shared, thread_bytes=each, bounds=plain, packings=packings, tables=tables)
+    text = FollowedText(Table(sizes).of, len(sizes.slots), tuple(scratch), len(spans), tuple(packings))
+    sizes.results = ()
+    return nest, text
 
 
-def _no_convolution(form: Merged, sizes: Sizes, target: Target) -> bool:
-    """Whether a program is no direct convolution, which is written for its very sizes."""
+def _convolution(
+    program: Program, form: Merged, sizes: Sizes, target: Target, threads: int, packed: frozenset[str]
+) -> tuple[Convolution | None, list[Any]]:
+    """The direct convolution that a program is; its numbers, followed, its tables' addresses, and how its weights are
+    arranged and these tables."""
     steps = [step for step in form.body if isinstance(step, MergedOp)]
     if len(steps) < len(form.body) or all(step.kind != "Contraction" for step in steps):
-        return True
-    widths = list(accumulate(map(len, map(sizes_of, steps)), initial=0))
-
-    def other(numbers: Sequence[int]) -> tuple[int, ...] | None:
-        parts = [numbers[first:last] for first, last in pairwise(widths)]
-        body = tuple(map(with_sizes, steps, parts))
-        return () if match(Merged(form.program, body), target) is None else None
-
+        return None, []
+    tensors = tuple([replace(spec, size_bytes=0) for spec in program.tensors])
+    like = _like(tuple(map(_without_sizes, steps)), tensors)
     given = [number for step in steps for number in sizes_of(step)]
-    if other(list(map(unrecorded, given))) is None:
-        return False
-    sizes.answers(other, given)
-    return True
+    found, cut = _cut(like, tuple(map(unrecorded, given)), target, threads, packed)
+    kind = None if cut is None else direct_numbers(cut)[0]
+
+    def numbers(given: tuple[int, ...]) -> tuple[Any, ...] | None:
+        _, now = _cut(like, given, target, threads, packed)
+        if now is None:
+            return () if kind is None else None
+        other, made = direct_numbers(now)
+        if other != kind:
+            return None
+        tables = now.tables()
+        return (*made, *map(address_of, tables), now.packing, *tables)
+
+    made = sizes.answers(numbers, given)
+    if found is not None and found.chain is not None:
+        found = replace(found, chain=steps[-1])  # with its numbers
+    return found, made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Like:
+    """What the steps of programs of one kind have in common, and the tensors' types."""
+
+    steps: tuple[MergedOp, ...]
+    tensors: tuple[TensorSpec, ...]
+
+
+@lru_cache(KINDS)
+def _like(steps: tuple[MergedOp, ...], tensors: tuple[TensorSpec, ...]) -> _Like:
+    """The only one of these: it is compared by what it is."""
+    return _Like(steps, tensors)
+
+
+def _without_sizes(step: MergedOp) -> MergedOp:
+    """A step without numbers."""
+    stages = tuple([replace(stage, number=0.0) for stage in step.stages])
+    count = len(step.operands)
+    modes, offsets = (Mode(0, (0,) * count),) * len(step.modes), (0,) * count
+    return replace(step, modes=modes, offsets=offsets, stages=stages)
+
+
+@lru_cache(16)
+def _cut(
+    like: _Like, sizes: tuple[int, ...], target: Target, threads: int, packed: frozenset[str]
+) -> tuple[Convolution | None, Cut | None]:
+    """The convolution that steps of some sizes are; once for all texts that are asked for these."""
+    given = iter(sizes)
+    body = tuple([with_sizes(step, list(islice(given, len(sizes_of(step))))) for step in like.steps])
+    found = match(Merged(Program(like.tensors, (), (), (), ()), body), target, packed)
+    return found, None if found is None else cut_of(found, target, threads)
 
 
 def _attention(
@@ -178,8 +258,6 @@ def _with_sizes(program: Program, sizes: Sequence[int]) -> Program:
 
 
 _KERNELS: dict[Hashable, list[weakref.ref[Any]]] = {}
-KINDS = 1024
-"""As many kinds are known, the last ones that were written."""
 
 
 def find(key: Hashable, numbers: Sequence[float]) -> tuple[Any, tuple[int, ...], CallPlaces] | None:

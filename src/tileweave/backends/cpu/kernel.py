@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tileweave.backends.calls import Wanted
 from tileweave.backends.cpu.checks import ArrayChecks, pairs_of
 from tileweave.backends.cpu.direct.arrange import Ordered, arranged_once, reordered
-from tileweave.backends.cpu.direct.emit import Packing
+from tileweave.backends.cpu.direct.cut import Packing
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.followed import CallPlaces, FollowedText, find, keep, write
 from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, family_of
@@ -188,7 +188,13 @@ class CpuKernel:
         made = object.__new__(CpuKernel)
         made.__dict__.update(self.__dict__)
         made._how, made._program, made._plan, made._over = how, how.program, "", None
-        made._checks_of = functools.partial(self._checks.of, places.bounds)
+        made._packings, made._tables = places.packings, places.tables
+        spans, bounds = list(zip(self._specs, places.bounds, strict=True)), places.bounds
+        if places.packings:
+            made._given = {spec.name: span for spec, span in spans if spec.name in places.packings}
+            ends = {name: (0, packing.size_bytes) for name, packing in places.packings.items()}
+            bounds = tuple([ends.get(spec.name, span) for spec, span in spans])
+        made._checks_of = functools.partial(self._checks.of, bounds)
         made._scratch = places.scratch
         made._arrange(self._variant, table, places.end, places.shared_bytes, places.thread_bytes)
         return made
@@ -507,8 +513,9 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
     """A kernel by the code of its kind where that is there; else it is written."""
     follows = cache and GENERAL and how.merge and how.settings == DEFAULT
     products = any(primitive.operation == "Contraction" for primitive in how.program.primitives)
-    kind = kind_of(how.program) if follows and not (constant and products) else None
-    key = (kind, how.threads, how.target)
+    kind = kind_of(how.program) if follows else None
+    fixed = frozenset(constant) if products else frozenset[str]()
+    key = (kind, how.threads, how.target, fixed)
     again = find(key, numbers_of(how.program)) if kind is not None else None
     if again is not None:
         like, table, places = again
@@ -516,9 +523,9 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
         keep(key, kernel)
         return kernel
     form = merged(how.program, merge=how.merge)
+    direct = how.settings == DEFAULT and match(form, how.target, fixed) is not None
     family = family_of(form, how.target, how.threads, how.settings) if cache and not constant else None
-    fixed = () if constant and match(form, how.target, constant) else constant
-    other = reordered(form, fixed, how.target, how.threads) if fixed else None
+    other = reordered(form, fixed, how.target, how.threads) if fixed and not direct else None
     if other is not None:
         program, orders = other
         made = object.__new__(CpuKernel)
@@ -532,8 +539,8 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
             sized._how, sized._program = how, how.program
             return sized
     made_for = None
-    if kind is not None and family is None and match(form, how.target) is None:
-        made_for = write(how.program, how.target, how.threads)
+    if kind is not None and family is None and (direct or not fixed):
+        made_for = write(how.program, how.target, how.threads, fixed)
     if made_for is not None:
         nest, text = made_for
         code = compile_ir(nest.source, ("entry", "entry_objects"), how.target)

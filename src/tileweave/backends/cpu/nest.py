@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.attention.emit import emit_attention
 from tileweave.backends.cpu.attention.match import Attention
 from tileweave.backends.cpu.attention.match import match as match_attention
-from tileweave.backends.cpu.direct.emit import Packing, emit_direct
-from tileweave.backends.cpu.direct.match import match
+from tileweave.backends.cpu.direct.cut import Packing, cut_of
+from tileweave.backends.cpu.direct.emit import emit_direct
+from tileweave.backends.cpu.direct.match import Convolution, match
 from tileweave.backends.cpu.gemm.blocking import are_tiny
 from tileweave.backends.cpu.gemm.contract import PARAMETERS as CONTRACTION_PARAMETERS
 from tileweave.backends.cpu.gemm.contract import (
@@ -50,7 +51,7 @@ from tileweave.backends.cpu.maps.running import Running, emit_running, running_o
 from tileweave.backends.cpu.strategy import Strategy, strategy_of
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
-from tileweave.backends.host import OBJECT_DATA
+from tileweave.backends.host import OBJECT_DATA, address_of
 from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.analysis.lower import General
 from tileweave.teir.ir.primitives import operands_of
@@ -106,7 +107,7 @@ def emit_program(
     merge: bool = True,
     constant: Collection[str] = (),
     sizes: Sizes | None = None,
-    followed: tuple[Attention | None, Sequence[int]] = (None, ()),
+    followed: tuple[Convolution | Attention | None, Sequence[int]] = (None, ()),
 ) -> Nest:
     """The module of a merged program.
 
@@ -118,29 +119,33 @@ def emit_program(
         general: whether the code serves other sizes as well.
         merge: whether operations may be computed together.
         constant: tensors whose arrays may be arranged otherwise, once, before the first run.
-        sizes: where the program's sizes are followed; it is no convolution then, and no `has_tiny`.
-        followed: the attention that such a program is, and its numbers (`attention.cut.numbers_of`).
+        sizes: where the program's sizes are followed; it is no `has_tiny` then.
+        followed: the convolution or attention that such a program is, and its numbers: those of `numbers_of` of
+            `direct.cut` and the addresses of its tables, or of `attention.cut`.
     """
     program = form.program
-    follows = sizes is not None  # then it is neither
-    found = match(form, target, constant) if settings == DEFAULT and not follows else None
-    attention, numbers = followed
-    if settings == DEFAULT and merge and not follows:
-        attention = match_attention(program, target)
+    whole, numbers = followed
+    if settings == DEFAULT and sizes is None:
+        whole = match(form, target, constant) or (match_attention(program, target) if merge else None)
     packings: dict[str, Packing] = {}
     tables: tuple[NDArray[Any], ...] = ()
-    if sizes is None and general and not (has_tiny(form) and found is None and attention is None):
+    if sizes is None and general and not (has_tiny(form) and whole is None):
         sizes = Sizes()
     emitter = _Emitter(program, target, threads, settings, Module(sizes, 8 * table_at(program)))
     f = Function(emitter.module, "entry", [("ptr", "env")], public=True)
     bases = [f.load("ptr", f.at("%env", 8 * (ENV_WORDS + k)), 8) for k in range(len(program.tensors))]
-    if found is not None:
-        lines, packing, tables = emit_direct(emitter.module, target, "direct", found, threads)
-        packings = {program.tensors[found.tensors[1]].name: packing} if packing is not None else {}
-        emitter.notes.update({op: lines for op in form.body if isinstance(op, MergedOp)})
-        f.call("direct", "ptr %env", "i64 0", *(f"ptr {base}" for base in bases[: max(found.pointers) + 1]))
-    elif attention is not None:
-        lines = emit_attention(emitter.module, target, "attention", attention, threads, emitter.memory, numbers)
+    if isinstance(whole, Convolution):
+        cut = cut_of(whole, target, threads)
+        tables = cut.tables()
+        if cut.packing is not None:
+            packings[program.tensors[whole.tensors[1]].name] = cut.packing
+        addresses = numbers[-len(tables) :] if numbers else tuple(map(address_of, tables))
+        lines = emit_direct(emitter.module, target, "direct", whole, cut, numbers, addresses)
+        for op in form.operations():
+            emitter.note(op, *lines)
+        f.call("direct", "ptr %env", "i64 0", *(f"ptr {base}" for base in bases[: max(whole.pointers) + 1]))
+    elif whole is not None:
+        lines = emit_attention(emitter.module, target, "attention", whole, threads, emitter.memory, numbers)
         emitter.note(list(form.operations())[-1], *lines)
         f.call("attention", "ptr %env", "i64 0", *(f"ptr {base}" for base in bases))
     else:

@@ -62,8 +62,10 @@ def _crossed(rows: tuple[tuple[int, int], ...], lanes: int) -> int:
     return int(((np.minimum(first + lanes, pixels) - 1) // row - first // row).max()) + 1
 
 
-def _segments(rows: tuple[tuple[int, int], ...], lanes: int) -> NDArray[Any]:
+def segments(rows: tuple[tuple[int, int], ...], lanes: int, *, by_rows: bool) -> NDArray[Any]:
     """The segments of every vector of pixels, (vectors, crossed); those of fewer end with empty ones."""
+    if by_rows:
+        return _segments_by_rows(rows, lanes)
     row, step = rows[-1]
     pixels = prod(extent for extent, _ in rows)
     starts = np.zeros(1, np.int64)  # of every row of pixels
@@ -96,6 +98,18 @@ def _segments_by_rows(rows: tuple[tuple[int, int], ...], lanes: int) -> NDArray[
     return found
 
 
+SummedMode = tuple[int, int, int]
+"""A mode of a sum: its extent, and the bytes of the windowed operand and of the weights."""
+
+
+def term_places(modes: Sequence[SummedMode]) -> NDArray[Any]:
+    """The places of all terms of a sum, (terms, 2), in the order in which the weights lie."""
+    places = np.zeros((1, 2), np.int64)
+    for extent, *strides in modes:
+        places = (places[:, None] + np.arange(extent)[:, None] * np.array(strides, np.int64)).reshape(-1, 2)
+    return places
+
+
 @dataclass(frozen=True, slots=True)
 class Convolution:
     """A product over windows as loops of scalars: every number is in bytes, or counts.
@@ -106,7 +120,7 @@ class Convolution:
         offsets: bytes to the first element of these.
         outer: what is done one after the other: images, groups; strides of the three operands.
         filters: how many filters, the weights' stride and the output's.
-        terms: (windowed operand's bytes, weights' bytes) of each term of a sum.
+        terms: the modes of a sum, in the order in which the weights lie.
         rows: (pixels, windowed operand's stride) of the modes that are one range of pixels, outermost first.
         chain: what follows each sum, or None.
         sums: the chain's operand that the sums are.
@@ -120,7 +134,7 @@ class Convolution:
     offsets: tuple[int, int, int]
     outer: tuple[Mode, ...]
     filters: tuple[int, int, int]
-    terms: tuple[tuple[int, int], ...]
+    terms: tuple[SummedMode, ...]
     rows: tuple[tuple[int, int], ...]
     chain: MergedOp | None
     sums: int
@@ -146,7 +160,14 @@ class Convolution:
     @property
     def spread(self) -> int:
         """Bytes from the first to the last element of the windowed operand that one image is read from."""
-        return max(abs(place) for place, _ in self.terms) + sum((n - 1) * s for n, s in self.rows)
+        ends = [(extent - 1) * stride for extent, stride, _ in self.terms]
+        far = max(sum([end for end in ends if end > 0]), -sum([end for end in ends if end < 0]))
+        return far + sum([(n - 1) * s for n, s in self.rows])
+
+    @property
+    def count(self) -> int:
+        """Terms of a sum."""
+        return prod([extent for extent, _, _ in self.terms])
 
     def vectors(self, target: Target) -> int:
         """Of the pixels of one filter and one image."""
@@ -161,14 +182,10 @@ class Convolution:
         """Whether each vector is a row that does not fill it."""
         return self.by_rows and self.rows[-1][0] < target.lanes(self.element.width_bytes)
 
-    def segments(self, target: Target) -> NDArray[Any]:
-        """The segments of every vector of pixels, (vectors, crossed)."""
-        return (_segments_by_rows if self.by_rows else _segments)(self.rows, target.lanes(self.element.width_bytes))
-
     @property
     def products(self) -> int:
         """Multiplications of the whole."""
-        return prod(mode.extent for mode in self.outer) * self.filters[0] * len(self.terms) * self.pixels
+        return prod(mode.extent for mode in self.outer) * self.filters[0] * self.count * self.pixels
 
 
 _last: tuple[Any, ...] = (None, None, (), None)  # form, target, packed tensors, and the convolution: several ask
@@ -217,7 +234,7 @@ def _matched(form: Merged, target: Target, packed: Collection[str]) -> Convoluti
         # `Packing.arranged` reads the whole array upwards from its first element
         constant = specs[found.tensors[1]].name in packed and found.offsets[1] == 0
         ahead = found.filters[1] >= 0 and all(mode.strides[1] >= 0 for mode in found.outer)
-        found = replace(found, packed=constant and ahead and all(place >= 0 for _, place in found.terms))
+        found = replace(found, packed=constant and ahead and all(weight >= 0 for _, _, weight in found.terms))
         windowed = _windowed(product_op, x)
         if windowed or _reads_well(found, target):
             made = _cut_by_rows(_row_by_row(found, target), target)
@@ -303,7 +320,7 @@ def _packs_better(c: Convolution, windowed: bool, target: Target) -> bool:
     short vectors takes a line or two of each term from further away; vectors of pixels two apart, and those that cross
     rows, are put together anew each time.
     """
-    if target.has("avx512f") or len(c.terms) < _SUMMED or c.spread <= 4 * target.l1_bytes:
+    if target.has("avx512f") or c.count < _SUMMED or c.spread <= 4 * target.l1_bytes:
         return False
     if windowed and c.step == 1 and c.crossed(target) == 1:
         return False
@@ -363,7 +380,8 @@ def _sorted(op: MergedOp, x: int, chain: MergedOp | None, one: Element, target: 
     outer += pixels[len(dense) :]
     filters.sort(key=lambda item: -item[0].extent)
     best, outer = filters[:1], outer + filters[1:]
-    modes_of_sums = tuple(mode for mode, _ in terms)
+    terms.sort(key=lambda item: -abs(item[0].strides[w]))
+    modes_of_sums = tuple([(mode.extent, mode.strides[x], mode.strides[w]) for mode, _ in terms])
     if chain is None and not _windowed(op, x):
         return None  # a matrix product, which `gemm` blocks for the caches
     extras = {}
@@ -380,7 +398,7 @@ def _sorted(op: MergedOp, x: int, chain: MergedOp | None, one: Element, target: 
             for m, moves in outer
         ),
         (best[0][0].extent, best[0][0].strides[w], written(best[0])) if best else (1, 0, 0),
-        _terms(modes_of_sums, x, w),
+        modes_of_sums,
         tuple((mode.extent, mode.strides[x]) for mode, _ in reversed(dense)),
         chain,
         sums,
@@ -427,16 +445,6 @@ def _refined(modes: Sequence[Mode], chain: MergedOp | None, sums: int) -> list[t
     return found
 
 
-def _terms(modes: Sequence[Mode], x: int, w: int) -> tuple[tuple[int, int], ...]:
-    """The places of all terms of a sum, in the order in which the weights lie."""
-    ordered = sorted(modes, key=lambda mode: -abs(mode.strides[w]))
-    places = np.zeros((1, 2), np.int64)
-    for mode in ordered:
-        along = np.arange(mode.extent)[:, None] * np.array((mode.strides[x], mode.strides[w]))
-        places = (places[:, None] + along).reshape(-1, 2)
-    return tuple((place, weight) for place, weight in places.tolist())
-
-
 # ---- register tiles -------------------------------------------------------------------------------------------------
 
 
@@ -446,21 +454,19 @@ class RegisterTiling:
 
     Args:
         filters: rows of a register tile.
-        widths: vectors of each tile of pixels: the wide ones first, then those with one less.
+        width: vectors of a wide tile of pixels: these come first, then those with one less.
         wide: how many tiles are wide.
+        tiles: how many there are.
         crossed: the most segments of a vector.
         blocks: parts of the tiles that are computed for all filters before the next.
     """
 
     filters: int
-    widths: tuple[int, ...]
+    width: int
+    wide: int
+    tiles: int
     crossed: int
     blocks: int
-
-    @property
-    def wide(self) -> int:
-        """How many tiles have as many vectors as the first."""
-        return self.widths.count(self.widths[0])
 
 
 _MOST_PLACES = 8
@@ -504,10 +510,9 @@ def tiling(c: Convolution, target: Target) -> RegisterTiling:
     _, rows, width = _tiles(c, target)
     tiles = -(-vectors // width)
     few, more = divmod(vectors, tiles)
-    widths = (few + 1,) * more + (few,) * (tiles - more)
     near = max(1, target.l2_bytes // 2)  # read again for each panel of filters
     blocks = 1 if c.filters[0] <= rows else min(tiles, max(1, -(-c.spread // near)))
-    return RegisterTiling(rows, widths, crossed, blocks)
+    return RegisterTiling(rows, few + (more > 0), more or tiles, tiles, crossed, blocks)
 
 
 def _cycles(vectors: int, crossed: int, step: int, filters: int, rows: int, width: int, target: Target) -> float:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Sizes:
         self.lines: list[str] = []
         self.slots: list[int] = []
         self.parameters: list[int] = []
-        self.results: tuple[int, ...] = ()
+        self.results: tuple[Any, ...] = ()
         self.follows = follows
         self.functions: dict[str, Callable[[Any], Any]] = {}
         self._bits: list[tuple[int, int]] = []
@@ -66,11 +67,11 @@ class Sizes:
         self.numbers[made.place] = number  # type: ignore[attr-defined, call-overload]
         return FollowedNumber(self, number, made.place)  # type: ignore[attr-defined]
 
-    def answers(self, work: Callable[[tuple[int, ...]], tuple[int, ...] | None], given: Sequence[int]) -> list[int]:
-        """What a function makes of sizes, followed as well; within it nothing is recorded.
+    def answers(self, work: Callable[[tuple[int, ...]], tuple[Any, ...] | None], given: Sequence[int]) -> list[Any]:
+        """What a function makes of sizes, its numbers followed as well; within it nothing is recorded.
 
         Args:
-            work: gives None where the text would be another one.
+            work: gives None where the text would be another one; what is no integer may be one of the `results`.
             given: sizes and numbers.
         """
         made = work(tuple(map(_number, given))) or ()
@@ -78,8 +79,11 @@ class Sizes:
         self.functions[name] = work
         self.lines.append(f"{whole} = {name}(( {''.join(f'{_text(one)} , ' for one in given)}))")
         self.lines.append(f"if {whole} is None: return None")
-        found: list[int] = []
+        found: list[Any] = []
         for k, number in enumerate(made):
+            if not isinstance(number, int):
+                found.append(Made(number, f"{whole} [{k}]"))
+                continue
             self.numbers.append(number)
             found.append(FollowedSize(self, number, len(self.numbers) - 1))
             self.lines.append(f"{_text(found[-1])} = {whole} [{k}]")
@@ -107,7 +111,7 @@ class Sizes:
         self._bits.append((held, self.parameter(held)))
         return self._bits[-1][1]
 
-    def table(self) -> tuple[int, ...]:
+    def table(self) -> tuple[Any, ...]:
         """The table: what the text names, then the results."""
         return (*(self.numbers[k] for k in self.slots), *map(_number, self.results))
 
@@ -258,6 +262,19 @@ class FollowedSize(Word):
         return self.__index__().bit_length()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """What a function of sizes made that is no number, such as an array: it and where it is found again.
+
+    Args:
+        value: for these sizes.
+        text: in `Table.of`.
+    """
+
+    value: Any
+    text: str
+
+
 class FollowedNumber(float):
     """A constant of a program that may depend on its sizes, such as the inverse of a count; finite, not 0 and not 1."""
 
@@ -301,7 +318,7 @@ class Table:
 
     def __init__(self, sizes: Sizes) -> None:
         returned = [*(f"v{k}" for k in sizes.slots), *map(_text, sizes.results)]
-        needed = set(returned)
+        needed = {text.split()[0] for text in returned}
         kept: list[str] = []
         for line in reversed(sizes.lines):
             words = line.replace(":", " ").split()
@@ -313,7 +330,7 @@ class Table:
         lines.append(f"return ({''.join(f'{word}, ' for word in returned)})")
         scope: dict[str, Any] = {"inf": math.inf, **sizes.functions}
         exec("def of(numbers):\n  " + "\n  ".join(lines), scope)
-        self.of: Callable[[Sequence[float]], tuple[int, ...] | None] = scope["of"]
+        self.of: Callable[[Sequence[float]], tuple[Any, ...] | None] = scope["of"]
         """The table for some numbers, in the order of the parameters; None where a decision falls otherwise."""
 
 
@@ -337,10 +354,14 @@ def _is(value: int, number: int) -> bool:
 
 
 def _number(value: Any) -> Any:
+    if isinstance(value, Made):
+        return value.value
     return value.number if isinstance(value, Word) else float.__float__(value) if isinstance(value, float) else value
 
 
 def _text(value: Any) -> str:
     if isinstance(value, (Word, FollowedNumber)):
         return f"v{value.place}"
+    if isinstance(value, Made):
+        return value.text
     return f"({value})" if value < 0 else str(value)
