@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.attention.cut import choose_sizes, numbers_of
 from tileweave.backends.cpu.attention.match import Attention
 from tileweave.backends.cpu.attention.match import match as match_attention
-from tileweave.backends.cpu.direct.cut import Cut, Packing, cut_of
+from tileweave.backends.cpu.direct.cut import DirectCut, Packing, cut_of
 from tileweave.backends.cpu.direct.cut import numbers_of as direct_numbers
 from tileweave.backends.cpu.direct.match import Convolution, match
-from tileweave.backends.cpu.llvm.sizes import Made, Sizes, Table, exactly, unrecorded
+from tileweave.backends.cpu.llvm.sizes import FollowedObject, Sizes, Table, exactly, unrecorded
 from tileweave.backends.cpu.memory import rounded, scratch_offsets
 from tileweave.backends.cpu.nest import Nest, emit_program, has_tiny, table_at
 from tileweave.backends.cpu.target.target import Target
@@ -140,7 +140,7 @@ def write(
     found, made = _convolution(program, form, sizes, target, threads, frozenset(constant))
     if found is None and (constant or has_tiny(form)):
         return None
-    numbers = [one for one in made if not isinstance(one, Made)]
+    numbers = [one for one in made if not isinstance(one, FollowedObject)]
     objects = [one for one in made[len(numbers) :] if one.value is not None]
     whole = (found, numbers) if found is not None else _attention(program, own, sizes, target, threads)
     nest = emit_program(form, target, threads, sizes=sizes, followed=whole)
@@ -214,7 +214,7 @@ def _without_sizes(step: MergedOp) -> MergedOp:
 @lru_cache(16)
 def _cut(
     like: _Like, sizes: tuple[int, ...], target: Target, threads: int, packed: frozenset[str]
-) -> tuple[Convolution | None, Cut | None]:
+) -> tuple[Convolution | None, DirectCut | None]:
     """The convolution that steps of some sizes are; once for all texts that are asked for these."""
     given = iter(sizes)
     body = tuple([with_sizes(step, list(islice(given, len(sizes_of(step))))) for step in like.steps])

@@ -161,7 +161,7 @@ def with_sizes(numbers: DirectNumbers, size: Callable[[int], int]) -> DirectNumb
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class DirectCut:
     """A direct convolution as its code sees it.
 
     Args:
@@ -186,7 +186,7 @@ class Cut:
         return (vectors,) if terms is None else (vectors, _shared(("terms", terms), lambda: term_places(terms)))
 
 
-def numbers_of(cut: Cut) -> tuple[Hashable, list[int]]:
+def numbers_of(cut: DirectCut) -> tuple[Hashable, list[int]]:
     """What the text depends on, and the numbers that it takes from a table, in the order of `with_sizes`."""
     found: list[int] = []
 
@@ -197,7 +197,7 @@ def numbers_of(cut: Cut) -> tuple[Hashable, list[int]]:
     return (cut.form, with_sizes(cut.numbers, size)), found
 
 
-def cut_of(c: Convolution, target: Target, threads: int) -> Cut:
+def cut_of(c: Convolution, target: Target, threads: int) -> DirectCut:
     """How a convolution is cut."""
     tiles, width, lanes = tiling(c, target), c.element.width_bytes, target.lanes(c.element.width_bytes)
     row, pixels = c.rows[-1][0], c.pixels
@@ -222,7 +222,7 @@ def cut_of(c: Convolution, target: Target, threads: int) -> Cut:
         (tiles.tiles, tiles.wide, pixels, row),
     )
     packing = Packing(width, tiles.filters, c.filters[:2], groups, c.terms) if c.packed else None
-    return Cut(form, numbers, packing, (c.rows, lanes, c.by_rows), c.terms if terms is None else None)
+    return DirectCut(form, numbers, packing, (c.rows, lanes, c.by_rows), c.terms if terms is None else None)
 
 
 def _written_terms(

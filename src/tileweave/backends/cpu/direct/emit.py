@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tileweave.backends.cpu.direct.cut import Cut, DirectForm, DirectNumbers, with_sizes
+from tileweave.backends.cpu.direct.cut import DirectCut, DirectForm, DirectNumbers, with_sizes
 from tileweave.backends.cpu.direct.match import Convolution
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, vector
@@ -30,7 +30,13 @@ _ENTRY_BYTES = 16
 
 
 def emit_direct(
-    module: Module, target: Target, name: str, c: Convolution, cut: Cut, flat: Sequence[int], tables: Sequence[int]
+    module: Module,
+    target: Target,
+    name: str,
+    c: Convolution,
+    cut: DirectCut,
+    flat: Sequence[int],
+    tables: Sequence[int],
 ) -> tuple[str, ...]:
     """Add the function ``name(env, thread, p0, p1, ..)``, a pointer per tensor; how it works, in a few lines.
 
@@ -41,7 +47,7 @@ def emit_direct(
         c: the convolution.
         cut: how it is cut.
         flat: where sizes are followed, those of `numbers_of`, followed.
-        tables: the addresses of `Cut.tables`.
+        tables: the addresses of `DirectCut.tables`.
     """
     form, numbers, table = cut.form, cut.numbers, module.sizes
     read = numbers

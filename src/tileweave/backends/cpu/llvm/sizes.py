@@ -82,7 +82,7 @@ class Sizes:
         found: list[Any] = []
         for k, number in enumerate(made):
             if not isinstance(number, int):
-                found.append(Made(number, f"{whole} [{k}]"))
+                found.append(FollowedObject(number, f"{whole} [{k}]"))
                 continue
             self.numbers.append(number)
             found.append(FollowedSize(self, number, len(self.numbers) - 1))
@@ -263,7 +263,7 @@ class FollowedSize(Word):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
+class FollowedObject:
     """What a function of sizes made that is no number, such as an array: it and where it is found again.
 
     Args:
@@ -354,7 +354,7 @@ def _is(value: int, number: int) -> bool:
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, Made):
+    if isinstance(value, FollowedObject):
         return value.value
     return value.number if isinstance(value, Word) else float.__float__(value) if isinstance(value, float) else value
 
@@ -362,6 +362,6 @@ def _number(value: Any) -> Any:
 def _text(value: Any) -> str:
     if isinstance(value, (Word, FollowedNumber)):
         return f"v{value.place}"
-    if isinstance(value, Made):
+    if isinstance(value, FollowedObject):
         return value.text
     return f"({value})" if value < 0 else str(value)
