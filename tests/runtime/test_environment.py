@@ -163,7 +163,7 @@ from ray.cluster_utils import Cluster
 from tileweave.errors import RunError
 from tileweave.space import Box
 from tileweave.runtime.ray.watchdog import family
-quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_timeout_ms": 500,
+quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_timeout_ms": 3000,
          "health_check_failure_threshold": 5}
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": quick})
 nodes = [cluster.add_node(num_cpus=1) for _ in range(3)]

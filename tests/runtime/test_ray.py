@@ -479,8 +479,8 @@ from tileweave.planner import machines
 from tileweave.runtime import Progress, run_plan
 from tileweave.runtime.io import files as io
 here, kill = Path(sys.argv[1]), sys.argv[2] == "kill"
-quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_timeout_ms": 500,
-         "health_check_failure_threshold": 3}
+quick = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200, "health_check_timeout_ms": 3000,
+         "health_check_failure_threshold": 5}
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "_system_config": quick})
 nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
 x = np.random.default_rng(0).integers(0, 9, (96, 40))

@@ -13,13 +13,12 @@ import tileweave as tw
 from tileweave import graph as g
 from tileweave import lower
 from tileweave.errors import PlanError
-from tileweave.lower.reads import gather
 from tileweave.planner import Plan, machines, with_margins
 from tileweave.planner.simulate import costed
 from tileweave.planner.steps import steps_of
 from tileweave.planner.tasks import margins, tasks
 from tileweave.runtime.io import files as io
-from tileweave.runtime.local import store
+from tileweave.runtime.local import storing
 from tileweave.runtime.prepare import Prepared, prepare, with_tasks
 from tileweave.runtime.ray import units as units_module
 from tileweave.runtime.ray.units import Unit, units
@@ -43,7 +42,7 @@ def run_units(prepared: Prepared, made: tuple[Unit, ...]) -> list[Any]:
                 (task,) = unit.tasks
                 blocks = [None, *arguments]
                 holds = lambda piece, blocks=blocks: None if piece.constant else blocks[piece.task]  # noqa: E731
-                store(task, gather(task.reads[0]), holds, destinations[prepared.sink(task)])
+                storing(task)(holds, destinations[prepared.sink(task)])
             else:
                 results, _ = run_unit(unit, prepared.steps, arguments, 1)
                 gave.update(zip(unit.results, results, strict=True))

@@ -57,6 +57,13 @@ class Destination(Protocol):
         """Everything that one task stores has been stored."""
 
 
+class Stores(Protocol):
+    """What stores a task's values."""
+
+    def __call__(self, holds: Held, destination: Destination, threads: int = 1, hand_over: bool = False) -> int:
+        """Stores what something holds; the bytes that were newly made for it."""
+
+
 class TaskFailed(Exception):
     """A kernel raised; `__cause__` says what."""
 
@@ -133,6 +140,7 @@ class _Ready:
         task: the task.
         step: its step.
         reads: (name, what gathers it) of each input.
+        stores: what stores it; None where it computes.
         sink: number of the sink that it stores into, or -1.
         hands_over: whether the block that it stores becomes the result.
         width: how many shards of its step may run at once.
@@ -142,6 +150,7 @@ class _Ready:
     task: Task
     step: Step
     reads: tuple[tuple[str, Gather], ...]
+    stores: Stores | None
     sink: int
     hands_over: bool
     width: int
@@ -160,7 +169,8 @@ def _ready(prepared: Prepared) -> tuple[_Ready, ...]:
             _Ready(
                 task,
                 prepared.steps[task.step],
-                tuple((read.name, gather(read)) for read in task.reads),
+                tuple((read.name, gather(read)) for read in task.reads) if works[task.step] else (),
+                None if works[task.step] else storing(task),
                 prepared.sink(task),
                 prepared.sink(task) >= 0 and prepared.hands_over(task),
                 widths[task.step],
@@ -169,6 +179,18 @@ def _ready(prepared: Prepared) -> tuple[_Ready, ...]:
             for task in prepared.tasks
         )
     found: tuple[_Ready, ...] = prepared.extra["ready"]
+    return found
+
+
+def _readers_of(prepared: Prepared) -> list[list[int]]:
+    """Per task, the numbers of those that read what it makes, each as often as it does."""
+    if "readers" not in prepared.extra:
+        readers: list[list[int]] = [[] for _ in prepared.tasks]
+        for task in prepared.tasks:
+            for number in task.needs:
+                readers[number].append(task.number)
+        prepared.extra["readers"] = readers
+    found: list[list[int]] = prepared.extra["readers"]
     return found
 
 
@@ -199,10 +221,7 @@ class _Run:
         self.promised = [0] * len(self.limits)  # planned bytes of blocks that are held and of tasks that run
         self.held = list(self.promised)  # measured
         self.peaks = list(self.promised)
-        self.readers_of: list[list[int]] = [[] for _ in self.ready]
-        for task in prepared.tasks:
-            for number in task.needs:
-                self.readers_of[number].append(task.number)
+        self.readers_of = _readers_of(prepared)
         self.scratch = Scratch(self._atoms()) if any(step.spilled for step in prepared.steps) else None
 
     def _atoms(self) -> dict[int, tuple[int, ...]]:
@@ -268,7 +287,7 @@ class _Run:
             if self.scratch is not None and destination.atom and all(one.spilled and one.shifts for one in pieces):
                 used = self._store_atoms(task, destination, self.scratch, taken)
             else:
-                used = store(task, ready.reads[0][1], holds, destination, threads, ready.hands_over)
+                used = cast("Stores", ready.stores)(holds, destination, threads, ready.hands_over)
             self._hold(task.machine, used)
             self._finish(task, None, used, began, taken)
             return
@@ -362,20 +381,23 @@ class _Run:
             self.blocks[number] = None
 
 
-def store(
-    task: Task, gathered: Gather, holds: Held, destination: Destination, threads: int = 1, hand_over: bool = False
-) -> int:
-    """Stores what a task reads; returns the bytes that were newly made for it."""
+def storing(task: Task) -> Stores:
+    """What stores what a task reads."""
     (read,) = task.reads
-    block = holds(read.pieces[0]) if hand_over else None
-    fresh = 0
-    if isinstance(block, np.ndarray) and block.flags.writeable:
-        destination.take(block)
-    elif destination.atom and len(read.pieces) > 1:
-        array, fresh = gathered(holds, threads)
-        destination.write(task.index, array)
-    else:
-        for piece in read.pieces:
-            destination.write(piece.box, values(piece, read.dtype)(holds(piece)))
-    destination.finished(task.index)
-    return fresh
+    pieces = [(piece, piece.box, values(piece, read.dtype)) for piece in read.pieces]
+    gathered = gather(read) if len(pieces) > 1 else None
+
+    def store(holds: Held, destination: Destination, threads: int = 1, hand_over: bool = False) -> int:
+        block, fresh = holds(read.pieces[0]) if hand_over else None, 0
+        if isinstance(block, np.ndarray) and block.flags.writeable:
+            destination.take(block)
+        elif destination.atom and gathered is not None:
+            array, fresh = gathered(holds, threads)
+            destination.write(task.index, array)
+        else:
+            for piece, box, take in pieces:
+                destination.write(box, take(holds(piece)))
+        destination.finished(task.index)
+        return fresh
+
+    return store

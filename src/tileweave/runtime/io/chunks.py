@@ -14,7 +14,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from io import FileIO
 from itertools import pairwise, product
@@ -27,6 +27,7 @@ import numpy as np
 from tileweave.backends.host import available_threads, empty
 from tileweave.lower.reads import slices
 from tileweave.space import Box
+from tileweave.space.box import trusted_box
 
 Array = np.ndarray[Any, Any]
 
@@ -38,14 +39,14 @@ def parts(box: Box, chunks: Sequence[int]) -> Iterator[Box]:
     """
     if box.empty:
         return
-    if not chunks:
+    if all(a % n + extent <= n for a, extent, n in zip(box.start, box.shape, chunks, strict=bool(chunks))):
         yield box
         return
     edges = [
         [a, *range((a // step + 1) * step, b, step), b] for a, b, step in zip(box.start, box.stop, chunks, strict=True)
     ]
     for ends in product(*(pairwise(one) for one in edges)):
-        yield Box(tuple(a for a, _ in ends), tuple(b - a for a, b in ends))
+        yield trusted_box(tuple([a for a, _ in ends]), tuple([b - a for a, b in ends]))
 
 
 def each(boxes: Iterable[Box], work: Callable[[Box], None]) -> None:
@@ -109,6 +110,7 @@ class ChunkFiles:
         )  # fmt: skip
         self._folder = f"{folder}/"  # as text: to make a path takes longer than to open its file
         self._zstd = import_module("numcodecs.zstd") if level is not None else None
+        self._made: set[str] = set()  # folders of chunks that are known to be there
 
     def path(self, box: Box) -> str:
         """The file of the chunk that a box begins in."""
@@ -170,27 +172,32 @@ class ChunkFiles:
             self._store(box, whole)
 
     def _store(self, box: Box, chunk: Array) -> None:
-        path = Path(self.path(box))
+        path = self.path(box)
         if not chunk[:1].any() and not chunk.any():
-            path.unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
             return
         packed = chunk if self._zstd is None or self._level is None else self._zstd.compress(chunk, *self._level)
-        aside = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")  # as zarr writes: whole, or not at all
+        aside = f"{path}.{secrets.token_hex(8)}.partial"  # as zarr writes: whole, or not at all
         try:
-            try:
-                file = aside.open("wb", 0)
-            except FileNotFoundError:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                file = aside.open("wb", 0)
-            with file:
+            with self._opened(aside) as file:
                 put(file, packed)
-            aside.replace(path)
+            os.replace(aside, path)  # noqa: PTH105 (text, as above)
         except BaseException:
-            aside.unlink(missing_ok=True)
+            Path(aside).unlink(missing_ok=True)
             raise
 
+    def _opened(self, path: str) -> FileIO:
+        """A new file; its folder is made where it is not known to be there, or is gone again."""
+        folder = path.rpartition("/")[0]
+        if folder in self._made:
+            with suppress(FileNotFoundError):
+                return FileIO(path, "wb")
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self._made.add(folder)
+        return FileIO(path, "wb")
 
-def put(file: IO[bytes], data: bytes | Array) -> None:
+
+def put(file: IO[bytes] | FileIO, data: bytes | Array) -> None:
     """Writes bytes to a file without a buffer, which may take them in parts."""
     left = memoryview(data.data if isinstance(data, np.ndarray) else data)
     while left:

@@ -24,12 +24,12 @@ import numpy as np
 
 from tileweave.errors import RunError
 from tileweave.graph import FileTarget, TensorType
-from tileweave.lower.reads import Block, Taken, gather
+from tileweave.lower.reads import Block, Taken
 from tileweave.planner import Plan, ReadPiece, Task
 from tileweave.runtime.events import Event, Progress, Retry
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io.sinks import Handle
-from tileweave.runtime.local import Destination, ReadSource, TaskFailed, store
+from tileweave.runtime.local import Destination, ReadSource, TaskFailed, storing
 from tileweave.runtime.prepare import Prepared
 from tileweave.runtime.ray.held import HeldSink, HeldSource
 from tileweave.runtime.ray.session import RaySession, close, connect, load, watch
@@ -422,7 +422,7 @@ class ClusterRun:
         began, taken = time.time(), Taken()
         counted = taken.counting(held, task.machine, unit.machine_of)
         try:
-            used = store(task, gather(task.reads[0]), counted, destination)
+            used = storing(task)(counted, destination)
         except Exception as error:
             raise TaskFailed(task) from error
         self._finish(number, used, [(began, time.time(), taken)])

@@ -25,7 +25,7 @@ from tileweave.lower.reads import Block, Held, Taken, block_bytes, gather, own, 
 from tileweave.planner import ReadPiece, Step, Task
 from tileweave.runtime.io.files import FileSource
 from tileweave.runtime.io.sinks import Handle, Reopened
-from tileweave.runtime.local import store
+from tileweave.runtime.local import storing
 from tileweave.runtime.prepare import Prepared
 from tileweave.runtime.ray.session import load
 from tileweave.runtime.ray.units import Unit
@@ -173,7 +173,7 @@ def run_unit(
             try:
                 if isinstance(step.node, Sink):
                     destination = Reopened((targets or {})[task.step])
-                    most = max(most, held + store(task, gather(task.reads[0]), counted, destination, threads))
+                    most = max(most, held + storing(task)(counted, destination, threads))
                     block: Block = np.empty(0)
                 else:
                     block, used = _compute(task, step, counted, threads)
