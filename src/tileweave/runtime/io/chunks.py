@@ -110,6 +110,7 @@ class ChunkFiles:
         )  # fmt: skip
         self._folder = f"{folder}/"  # as text: to make a path takes longer than to open its file
         self._zstd = import_module("numcodecs.zstd") if level is not None else None
+        self._size = prod(chunks) * dtype.itemsize
         self._made: set[str] = set()  # folders of chunks that are known to be there
 
     def path(self, box: Box) -> str:
@@ -126,7 +127,7 @@ class ChunkFiles:
             OSError: the storage fails.
             RuntimeError, ValueError: it is no such chunk.
         """
-        size = prod(self.chunks) * self.dtype.itemsize
+        size = self._size
         try:
             file = FileIO(self.path(box))
         except FileNotFoundError:
@@ -160,7 +161,7 @@ class ChunkFiles:
 
     def write(self, box: Box, block: Array, buffers: Buffers) -> None:
         """Stores the values of a box that is a chunk, up to the end of the array; a chunk that is zero has no file."""
-        size = prod(self.chunks) * self.dtype.itemsize
+        size = self._size
         if block.nbytes == size and block.flags.c_contiguous and block.dtype == self.dtype:
             self._store(box, block.reshape(-1).view(np.uint8))
             return
@@ -192,7 +193,10 @@ class ChunkFiles:
         if folder in self._made:
             with suppress(FileNotFoundError):
                 return FileIO(path, "wb")
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        try:
+            os.mkdir(folder)  # noqa: PTH102 (text, as above)
+        except (FileExistsError, FileNotFoundError):
+            Path(folder).mkdir(parents=True, exist_ok=True)
         self._made.add(folder)
         return FileIO(path, "wb")
 

@@ -145,7 +145,7 @@ class ZarrReader:
         start, buffers = [-a for a in box.start], Buffers()
 
         def one(part: Box) -> None:
-            place = out[slices(part.translate(start))]
+            place = out if part is box else out[slices(part.translate(start))]
             try:
                 if self._files is not None:
                     self._files.read(part, place, buffers)
@@ -195,7 +195,7 @@ class ZarrWriter:
             start, buffers = [-a for a in box.start], Buffers()
 
             def one(part: Box) -> None:
-                values = block[slices(part.translate(start))]
+                values = block if part is box else block[slices(part.translate(start))]
                 if files is not None:
                     files.write(part, values, buffers)
                 else:
