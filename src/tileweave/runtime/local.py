@@ -48,20 +48,20 @@ class Destination(Protocol):
         """The extents of what is stored at once."""
 
     def write(self, box: Box, block: Array) -> None:
-        """Stores the values of a box."""
+        """StoresTask the values of a box."""
 
     def take(self, block: Array) -> None:
-        """Stores all values at once, by becoming the block."""
+        """StoresTask all values at once, by becoming the block."""
 
     def finished(self, box: Box) -> None:
         """Everything that one task stores has been stored."""
 
 
-class Stores(Protocol):
+class StoresTask(Protocol):
     """What stores a task's values."""
 
     def __call__(self, holds: Held, destination: Destination, threads: int = 1, hand_over: bool = False) -> int:
-        """Stores what something holds; the bytes that were newly made for it."""
+        """StoresTask what something holds; the bytes that were newly made for it."""
 
 
 class TaskFailed(Exception):
@@ -150,7 +150,7 @@ class _Ready:
     task: Task
     step: Step
     reads: tuple[tuple[str, Gather], ...]
-    stores: Stores | None
+    stores: StoresTask | None
     sink: int
     hands_over: bool
     width: int
@@ -287,7 +287,7 @@ class _Run:
             if self.scratch is not None and destination.atom and all(one.spilled and one.shifts for one in pieces):
                 used = self._store_atoms(task, destination, self.scratch, taken)
             else:
-                used = cast("Stores", ready.stores)(holds, destination, threads, ready.hands_over)
+                used = cast("StoresTask", ready.stores)(holds, destination, threads, ready.hands_over)
             self._hold(task.machine, used)
             self._finish(task, None, used, began, taken)
             return
@@ -311,7 +311,7 @@ class _Run:
             self._finish(task, block, used, began, taken)
 
     def _store_atoms(self, task: Task, destination: Destination, scratch: Scratch, taken: Taken) -> int:
-        """Stores what waits in files, atom by atom and several at once: each is put together where it is stored.
+        """StoresTask what waits in files, atom by atom and several at once: each is put together where it is stored.
 
         Returns:
             The bytes that are newly made at once.
@@ -381,7 +381,7 @@ class _Run:
             self.blocks[number] = None
 
 
-def storing(task: Task) -> Stores:
+def storing(task: Task) -> StoresTask:
     """What stores what a task reads."""
     (read,) = task.reads
     pieces = [(piece, piece.box, values(piece, read.dtype)) for piece in read.pieces]
