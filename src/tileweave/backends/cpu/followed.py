@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.attention.cut import choose_sizes, numbers_of
 from tileweave.backends.cpu.attention.match import Attention
 from tileweave.backends.cpu.attention.match import match as match_attention
-from tileweave.backends.cpu.direct.cut import DirectCut, Packing, cut_of
+from tileweave.backends.cpu.direct.cut import DirectCut, Packing, cut_like, cut_of
 from tileweave.backends.cpu.direct.cut import numbers_of as direct_numbers
 from tileweave.backends.cpu.direct.match import Convolution, match
 from tileweave.backends.cpu.llvm.sizes import FollowedObject, Sizes, Table, exactly, unrecorded
@@ -75,17 +75,22 @@ class FollowedText:
         scratch: names of the scratch tensors.
         outside: how many others there are.
         packed: names of the weights that are arranged.
+        nears: whether it may serve as a near one.
     """
 
-    of: Callable[[Sequence[float]], tuple[Any, ...] | None]
+    of: Callable[[Sequence[float], bool], tuple[Any, ...] | None]
     words: int
     scratch: tuple[str, ...]
     outside: int
     packed: tuple[str, ...]
+    nears: bool
 
-    def serves(self, numbers: Sequence[float]) -> tuple[tuple[int, ...], CallPlaces] | None:
-        """The table and the places for a program's numbers; None where the text is not the one that it would get."""
-        found = self.of(numbers)
+    def serves(self, numbers: Sequence[float], *, near: bool = False) -> tuple[tuple[int, ...], CallPlaces] | None:
+        """The table and the places for a program's numbers; None where the text is not the one that it would get.
+
+        Asked whether it is near, one serves that computes the same bits in about the same time.
+        """
+        found = self.of(numbers, near)
         if found is None:
             return None
         end, shared, each, *rest = found[self.words :]
@@ -154,7 +159,9 @@ def write(
     packings = {program.tensors[found.tensors[1]].name: objects[0].value} if found is not None and found.packed else {}
     tables = tuple([one.value for one in objects[len(packings) :]])
     nest = replace(nest, shared_bytes=shared, thread_bytes=each, bounds=plain, packings=packings, tables=tables)
-    text = FollowedText(Table(sizes).of, len(sizes.slots), tuple(scratch), len(spans), tuple(packings))
+    text = FollowedText(
+        Table(sizes).of, len(sizes.slots), tuple(scratch), len(spans), tuple(packings), found is not None
+    )
     sizes.results = ()
     return nest, text
 
@@ -173,8 +180,10 @@ def _convolution(
     found, cut = _cut(like, tuple(map(unrecorded, given)), target, threads, packed)
     kind = None if cut is None else direct_numbers(cut)[0]
 
-    def numbers(given: tuple[int, ...]) -> tuple[Any, ...] | None:
-        _, now = _cut(like, given, target, threads, packed)
+    def numbers(given: tuple[int, ...], near: bool) -> tuple[Any, ...] | None:
+        same, now = _cut(like, given, target, threads, packed)
+        if near and same is not None and cut is not None:
+            now = cut_like(same, cut.form, target, threads)
         if now is None:
             return () if kind is None else None
         other, made = direct_numbers(now)
@@ -233,7 +242,7 @@ def _attention(
     for number in filter(None, map(number_of, own.primitives if found is not None else ())):
         exactly(number)  # it stands in the code
 
-    def numbers(given: Sequence[int]) -> tuple[int, ...] | None:
+    def numbers(given: Sequence[int], _near: bool) -> tuple[int, ...] | None:
         now = match_attention(_with_sizes(program, given), target)
         if now is None or found is None:
             return () if now is found else None
@@ -262,11 +271,12 @@ _KERNELS: dict[Hashable, list[weakref.ref[Any]]] = {}
 
 def find(key: Hashable, numbers: Sequence[float]) -> tuple[Any, tuple[int, ...], CallPlaces] | None:
     """(a kernel of a text that serves the numbers of a program, its table, its places); None: write one."""
-    for one in _KERNELS.get(key, ()):
-        kernel = one()
-        found = None if kernel is None else kernel.text.serves(numbers)
-        if found is not None:
-            return kernel, *found
+    known = [kernel for one in _KERNELS.get(key, ()) if (kernel := one()) is not None]
+    for near in (False, True):
+        for kernel in known:
+            found = kernel.text.serves(numbers, near=near) if kernel.text.nears >= near else None
+            if found is not None:
+                return kernel, *found
     return None
 
 

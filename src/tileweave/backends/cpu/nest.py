@@ -374,7 +374,7 @@ class _Emitter:
         sizes = self.module.sizes
         outcome = may_start(as_numbers(op), elements, self.target, threads, self.settings)
 
-        def same(given: tuple[int, ...]) -> tuple[int, ...] | None:
+        def same(given: tuple[int, ...], _near: bool) -> tuple[int, ...] | None:
             now = may_start(with_sizes(op, given), elements, self.target, threads, self.settings)
             return () if now == outcome else None
 

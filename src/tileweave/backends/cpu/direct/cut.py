@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -19,7 +20,15 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.backends.cpu.direct.match import Convolution, SummedMode, segments, term_places, tiling
+from tileweave.backends.cpu.direct.match import (
+    Convolution,
+    RegisterTiling,
+    SummedMode,
+    segments,
+    term_places,
+    tiling,
+    tiling_like,
+)
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import aligned
@@ -30,6 +39,10 @@ _UNROLLED_PRODUCTS = 1200
 """And of so few products of vectors in all."""
 SEQUENTIAL_PRODUCTS = 1 << 18
 """Products of a convolution that one thread computes: some 3 us, less than another thread takes to begin."""
+_BESIDE_PRODUCTS = 256
+"""A tile of so few products of vectors that are written out stands in the code with the one that is a vector narrower,
+whether or not there are such tiles: LLVM takes a tenth of a millisecond for four, and images of other widths have some.
+"""
 _ROW_PIXELS = 8
 """Terms so near behind another have their places in the instructions, beside its."""
 
@@ -199,13 +212,45 @@ def numbers_of(cut: DirectCut) -> tuple[Hashable, list[int]]:
 
 def cut_of(c: Convolution, target: Target, threads: int) -> DirectCut:
     """How a convolution is cut."""
-    tiles, width, lanes = tiling(c, target), c.element.width_bytes, target.lanes(c.element.width_bytes)
+    tiles = tiling(c, target)
+    size = tiles.filters * tiles.width * (1 if _is_looped(c, tiles) else c.count)
+    both = tiles.wide < tiles.tiles or (tiles.width > 1 and size <= _BESIDE_PRODUCTS)
+    widths = (tiles.width, tiles.width - 1) if both else (tiles.width,)
+    return _cut(c, target, threads, tiles, widths, ragged=_is_ragged(c, target))
+
+
+def cut_like(c: Convolution, form: DirectForm, target: Target, threads: int) -> DirectCut | None:
+    """How a convolution is cut that runs on the code of another one; None where it cannot, or would be much slower."""
+    own, ragged = form.reading, form.reading.ragged
+    like = tiling_like(c, target, rows=form.rows, widths=form.widths, by_rows=own.by_rows)
+    if like is None:
+        return None
+    c, tiles = like
+    if ragged != _is_ragged(c, target) and (not ragged or own.by_rows or not target.masks_stores):
+        return None  # lanes that all have pixels may be masked where that is free
+    return _cut(c, target, threads, tiles, form.widths, ragged=ragged)
+
+
+def _is_looped(c: Convolution, tiles: RegisterTiling) -> bool:
+    """Whether the terms of a sum are a loop."""
+    return c.count > UNROLLED_TERMS or c.count * tiles.filters * tiles.width > _UNROLLED_PRODUCTS
+
+
+def _is_ragged(c: Convolution, target: Target) -> bool:
+    """Whether some vector has lanes without pixels."""
+    lanes = target.lanes(c.element.width_bytes)
+    return c.rows[-1][0] < lanes if c.by_rows else c.pixels % lanes != 0
+
+
+def _cut(
+    c: Convolution, target: Target, threads: int, tiles: RegisterTiling, widths: tuple[int, ...], *, ragged: bool
+) -> DirectCut:
+    width, lanes = c.element.width_bytes, target.lanes(c.element.width_bytes)
     row, pixels = c.rows[-1][0], c.pixels
-    ragged = row < lanes if c.by_rows else pixels % lanes != 0
     reading = Reading(c.step, tiles.crossed, c.by_rows, ragged)
-    terms, begins = _written_terms(c, tiles.filters, tiles.filters * tiles.width)
+    looped = _is_looped(c, tiles)
+    terms, begins = (None, (c.count,)) if looped else _written_terms(c.terms, width, tiles.filters if c.packed else 0)
     extras = tuple([(o, extra.tensor, extra.along_pixels) for o, extra in c.extras.items()])
-    widths = (tiles.width,) if tiles.wide == tiles.tiles else (tiles.width, tiles.width - 1)
     form = DirectForm(c.element, c.pointers, tiles.filters, widths, reading, c.packed, terms, extras)
     panels = -(-c.filters[0] // tiles.filters)
     jobs = prod([mode.extent for mode in c.outer]) * tiles.blocks * panels
@@ -225,20 +270,23 @@ def cut_of(c: Convolution, target: Target, threads: int) -> DirectCut:
     return DirectCut(form, numbers, packing, (c.rows, lanes, c.by_rows), c.terms if terms is None else None)
 
 
+@lru_cache(256)
 def _written_terms(
-    c: Convolution, rows: int, size: int
-) -> tuple[tuple[tuple[int, int, int], ...] | None, tuple[int, ...]]:
-    """The terms as the text has them, and where the rows of windows begin; of a loop, how many terms."""
-    if c.count > UNROLLED_TERMS or c.count * size > _UNROLLED_PRODUCTS:
-        return None, (c.count,)
+    modes: tuple[SummedMode, ...], width_bytes: int, rows: int
+) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]:
+    """The terms as the text has them, and where the rows of windows begin; of packed weights, so many in a row."""
     begins: list[int] = []
     terms: list[tuple[int, int, int]] = []
-    width = c.element.width_bytes
-    for number, (place, weight) in enumerate(term_places(c.terms).tolist()):
-        row = next((k for k, begin in enumerate(begins) if 0 <= place - begin < _ROW_PIXELS * width), len(begins))
+    reach = _ROW_PIXELS * width_bytes
+    parts: dict[int, list[int]] = {}  # of as many bytes as a row reaches -> the rows that begin there
+    for number, (place, weight) in enumerate(term_places(modes).tolist()):
+        part = place // reach
+        near = [k for k in (*parts.get(part - 1, ()), *parts.get(part, ())) if 0 <= place - begins[k] < reach]
+        row = min(near, default=len(begins))
         if row == len(begins):
             begins.append(place)
-        terms.append((row, place - begins[row], number * rows * width if c.packed else weight))
+            parts.setdefault(part, []).append(row)
+        terms.append((row, place - begins[row], number * rows * width_bytes if rows else weight))
     return tuple(terms), tuple(begins)
 
 

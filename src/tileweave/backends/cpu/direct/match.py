@@ -275,11 +275,13 @@ Cascade Lake rows of 13 to 15 pixels gain a fifth to a third; at 0.87, rows of 1
 def _cut_by_rows(c: Convolution, target: Target) -> Convolution:
     """The convolution with its rows cut alone, where that takes fewer cycles; what is computed twice is read only."""
     lanes = target.lanes(c.element.width_bytes)
-    alone = not any(extra.along_pixels for extra in c.extras.values())
-    whole = c.pixels % lanes == 0 or c.rows[-1][0] < LONG_ROW * lanes
-    if not alone or (c.crossed(target) == 1 and whole):
+    if any(extra.along_pixels for extra in c.extras.values()):
         return c
     other = replace(c, by_rows=True)
+    if c.rows[-1][0] % lanes == 0:
+        return other  # the same vectors, by code that serves other widths too
+    if c.crossed(target) == 1 and c.rows[-1][0] < LONG_ROW * lanes:
+        return c
     if other.short(target):  # all vectors are masked, alike; where that is free
         return other if target.masks_stores and _tiles(other, target)[0] < _SHORT * _tiles(c, target)[0] else c
     if c.crossed(target) == 1:
@@ -485,8 +487,12 @@ per product. Chosen by the time of ResNet-50's convolutions on a Zen 5."""
 
 def _tiles(c: Convolution, target: Target) -> tuple[float, int, int]:
     """(cycles, filters, vectors) of the register tile with the fewest cycles."""
-    most_rows = min(c.filters[0], 24, 24 if c.packed else _kept_rows(c.filters[1], target))
-    return _best_tile(c.vectors(target), c.crossed(target), c.step, c.filters[0], most_rows, target)
+    return _best_tile(c.vectors(target), c.crossed(target), c.step, c.filters[0], _most_rows(c, target), target)
+
+
+def _most_rows(c: Convolution, target: Target) -> int:
+    """Filters of a register tile, at most."""
+    return min(c.filters[0], 24, 24 if c.packed else _kept_rows(c.filters[1], target))
 
 
 @lru_cache(1024)
@@ -495,24 +501,61 @@ def _best_tile(
 ) -> tuple[float, int, int]:
     """`_tiles`, of what it depends on."""
     registers = target.registers - (target.registers > 16)
+    even = [rows for rows in range(1, most_rows + 1) if rows == -(-filters // -(-filters // rows))]  # no panel has less
     return min(
         (_cycles(vectors, crossed, step, filters, rows, width, target), rows, width)
         for width in range(1, min(8, vectors) + 1)
-        for rows in range(1, most_rows + 1)
-        if rows == 1 or rows * width + width + 1 <= registers
         if width == 1 or width * crossed * step <= _MOST_PLACES
+        for rows in even
+        if rows == 1 or rows * width + width + 1 <= registers
     )
 
 
 def tiling(c: Convolution, target: Target) -> RegisterTiling:
     """The register tile with the fewest cycles."""
-    vectors, crossed = c.vectors(target), c.crossed(target)
+    vectors = c.vectors(target)
     _, rows, width = _tiles(c, target)
     tiles = -(-vectors // width)
     few, more = divmod(vectors, tiles)
+    return _tiling(c, target, rows, few + (more > 0), more or tiles, tiles)
+
+
+def _tiling(c: Convolution, target: Target, rows: int, width: int, wide: int, tiles: int) -> RegisterTiling:
     near = max(1, target.l2_bytes // 2)  # read again for each panel of filters
     blocks = 1 if c.filters[0] <= rows else min(tiles, max(1, -(-c.spread // near)))
-    return RegisterTiling(rows, few + (more > 0), more or tiles, tiles, crossed, blocks)
+    return RegisterTiling(rows, width, wide, tiles, c.crossed(target), blocks)
+
+
+_SLACK = 1.05
+"""Of the cycles of the best tile, those that another one may take whose code is there: what the estimates are worth."""
+
+
+def tiling_like(
+    c: Convolution, target: Target, *, rows: int, widths: Sequence[int], by_rows: bool
+) -> tuple[Convolution, RegisterTiling] | None:
+    """A convolution by register tiles and vectors that are given; None where that is impossible, or much slower.
+
+    Args:
+        c: the convolution, cut as is best for it.
+        target: the processor.
+        rows: filters of a tile.
+        widths: vectors of a tile, the wider ones first; each of them is in the code.
+        by_rows: whether no vector may cross rows.
+    """
+    best = _tiles(c, target)[0]
+    if by_rows != c.by_rows:
+        if by_rows and any(extra.along_pixels for extra in c.extras.values()):
+            return None  # pixels that are computed twice would be added to twice, where the result lies in the operand
+        c = replace(c, by_rows=by_rows)
+    vectors, width = c.vectors(target), widths[0]
+    tiles = -(-vectors // width)
+    wide = vectors - tiles * (width - 1) if len(widths) > 1 else tiles
+    fits = rows <= _most_rows(c, target) and c.crossed(target) <= MOST_SEGMENTS
+    if not fits or wide <= 0 or (len(widths) == 1 and vectors % width):
+        return None
+    if _cycles(vectors, c.crossed(target), c.step, c.filters[0], rows, width, target) > _SLACK * best:
+        return None
+    return c, _tiling(c, target, rows, width, wide, tiles)
 
 
 def _cycles(vectors: int, crossed: int, step: int, filters: int, rows: int, width: int, target: Target) -> float:

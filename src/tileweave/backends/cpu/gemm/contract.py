@@ -93,7 +93,7 @@ def emit_contraction(
         if module.sizes.follows:
             which = axes_of(decided)[0], tile_of(decided)[0]
 
-            def numbers(given: tuple[int, ...]) -> tuple[int, ...] | None:
+            def numbers(given: tuple[int, ...], _near: bool) -> tuple[int, ...] | None:
                 c = block_product(with_numbers(op, given), elements, target, threads, settings)
                 (axes, extents), (tile, blocks) = axes_of(c), tile_of(c)
                 return (*extents, *blocks) if (axes, tile) == which else None

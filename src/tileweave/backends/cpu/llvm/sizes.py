@@ -41,7 +41,7 @@ class Sizes:
         self.parameters: list[int] = []
         self.results: tuple[Any, ...] = ()
         self.follows = follows
-        self.functions: dict[str, Callable[[Any], Any]] = {}
+        self.functions: dict[str, Callable[..., Any]] = {}
         self._bits: list[tuple[int, int]] = []
         self._known: dict[Any, Word] = {}
         self._decided: set[str] = set()
@@ -67,17 +67,20 @@ class Sizes:
         self.numbers[made.place] = number  # type: ignore[attr-defined, call-overload]
         return FollowedNumber(self, number, made.place)  # type: ignore[attr-defined]
 
-    def answers(self, work: Callable[[tuple[int, ...]], tuple[Any, ...] | None], given: Sequence[int]) -> list[Any]:
+    def answers(
+        self, work: Callable[[tuple[int, ...], bool], tuple[Any, ...] | None], given: Sequence[int]
+    ) -> list[Any]:
         """What a function makes of sizes, its numbers followed as well; within it nothing is recorded.
 
         Args:
-            work: gives None where the text would be another one; what is no integer may be one of the `results`.
+            work: gives None where the text would be another one, or, where it is asked whether it is near, where this
+                one would be no use; what is no integer may be one of the `results`.
             given: sizes and numbers.
         """
-        made = work(tuple(map(_number, given))) or ()
+        made = work(tuple(map(_number, given)), False) or ()
         name, whole = f"work{len(self.functions)}", f"r{len(self.functions)}"
         self.functions[name] = work
-        self.lines.append(f"{whole} = {name}(( {''.join(f'{_text(one)} , ' for one in given)}))")
+        self.lines.append(f"{whole} = {name}(( {''.join(f'{_text(one)} , ' for one in given)}) , near )")
         self.lines.append(f"if {whole} is None: return None")
         found: list[Any] = []
         for k, number in enumerate(made):
@@ -329,9 +332,12 @@ class Table:
         lines = [f"{names}= numbers" if names else "pass", *reversed(kept)]
         lines.append(f"return ({''.join(f'{word}, ' for word in returned)})")
         scope: dict[str, Any] = {"inf": math.inf, **sizes.functions}
-        exec("def of(numbers):\n  " + "\n  ".join(lines), scope)
-        self.of: Callable[[Sequence[float]], tuple[Any, ...] | None] = scope["of"]
-        """The table for some numbers, in the order of the parameters; None where a decision falls otherwise."""
+        exec("def of(numbers, near=False):\n  " + "\n  ".join(lines), scope)
+        self.of: Callable[..., tuple[Any, ...] | None] = scope["of"]
+        """The table for some numbers, in the order of the parameters; None where a decision falls otherwise.
+
+        Asked whether it is ``near``, a text may serve that is not the one which is best for these numbers.
+        """
 
 
 def plain(size: int) -> int:

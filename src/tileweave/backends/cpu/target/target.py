@@ -57,11 +57,11 @@ class Target:
 
     def has(self, feature: str) -> bool:
         """Whether a feature is on."""
-        return f"+{feature}" in self.features.split(",")
+        return f"+{feature}" in _split(self.features)
 
     def has_not(self, feature: str) -> bool:
         """Whether a feature is known to be off."""
-        return f"-{feature}" in self.features.split(",")
+        return f"-{feature}" in _split(self.features)
 
     @property
     def masks_stores(self) -> bool:
@@ -71,6 +71,11 @@ class Target:
     def lanes(self, width_bytes: int) -> int:
         """How many elements of this width one vector holds."""
         return max(1, self.vector_bytes // width_bytes)
+
+
+@functools.lru_cache(64)
+def _split(features: str) -> frozenset[str]:
+    return frozenset(features.split(","))
 
 
 def describe(cpu: str, features: str, machine: str, caches: tuple[int, int, int]) -> Target:
