@@ -11,7 +11,7 @@ Source: own.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -69,7 +69,7 @@ class FollowedText:
     """A text, and for which sizes it is.
 
     Args:
-        of: numbers of a program -> the table that the code reads and then all of `CallPlaces`; None where it
+        table: numbers of a program -> the table that the code reads and then all of `CallPlaces`; None where it
             is another's.
         words: of the table that the code reads.
         scratch: names of the scratch tensors.
@@ -78,7 +78,7 @@ class FollowedText:
         nears: whether it may serve as a near one.
     """
 
-    of: Callable[[Sequence[float], bool], tuple[Any, ...] | None]
+    table: Table
     words: int
     scratch: tuple[str, ...]
     outside: int
@@ -90,7 +90,7 @@ class FollowedText:
 
         Asked whether it is near, one serves that computes the same bits in about the same time.
         """
-        found = self.of(numbers, near)
+        found = self.table.of(numbers, near)
         if found is None:
             return None
         end, shared, each, *rest = found[self.words :]
@@ -159,9 +159,7 @@ def write(
     packings = {program.tensors[found.tensors[1]].name: objects[0].value} if found is not None and found.packed else {}
     tables = tuple([one.value for one in objects[len(packings) :]])
     nest = replace(nest, shared_bytes=shared, thread_bytes=each, bounds=plain, packings=packings, tables=tables)
-    text = FollowedText(
-        Table(sizes).of, len(sizes.slots), tuple(scratch), len(spans), tuple(packings), found is not None
-    )
+    text = FollowedText(Table(sizes), len(sizes.slots), tuple(scratch), len(spans), tuple(packings), found is not None)
     sizes.results = ()
     return nest, text
 
@@ -177,18 +175,17 @@ def _convolution(
     tensors = tuple([replace(spec, size_bytes=0) for spec in program.tensors])
     like = _like(tuple(map(_without_sizes, steps)), tensors)
     given = [number for step in steps for number in sizes_of(step)]
-    found, cut = _cut(like, tuple(map(unrecorded, given)), target, threads, packed)
-    kind = None if cut is None else direct_numbers(cut)[0]
+    found, cut, kind, _ = _cut(like, tuple(map(unrecorded, given)), target, threads, packed)
 
     def numbers(given: tuple[int, ...], near: bool) -> tuple[Any, ...] | None:
-        same, now = _cut(like, given, target, threads, packed)
+        same, now, other, made = _cut(like, given, target, threads, packed)
         if near and same is not None and cut is not None:
             now = cut_like(same, cut.form, target, threads)
-        if now is None:
-            return () if kind is None else None
-        other, made = direct_numbers(now)
+            other, made = (None, []) if now is None else direct_numbers(now)
         if other != kind:
             return None
+        if now is None:
+            return ()
         tables = now.tables()
         return (*made, *map(address_of, tables), now.packing, *tables)
 
@@ -223,12 +220,16 @@ def _without_sizes(step: MergedOp) -> MergedOp:
 @lru_cache(16)
 def _cut(
     like: _Like, sizes: tuple[int, ...], target: Target, threads: int, packed: frozenset[str]
-) -> tuple[Convolution | None, DirectCut | None]:
-    """The convolution that steps of some sizes are; once for all texts that are asked for these."""
+) -> tuple[Convolution | None, DirectCut | None, Hashable, list[int]]:
+    """The convolution that steps of some sizes are, how it is cut, and its `numbers_of`; once for all texts that are
+    asked for these sizes."""
     given = iter(sizes)
     body = tuple([with_sizes(step, list(islice(given, len(sizes_of(step))))) for step in like.steps])
     found = match(Merged(Program(like.tensors, (), (), (), ()), body), target, packed)
-    return found, None if found is None else cut_of(found, target, threads)
+    if found is None:
+        return None, None, None, []
+    cut = cut_of(found, target, threads)
+    return found, cut, *direct_numbers(cut)
 
 
 def _attention(

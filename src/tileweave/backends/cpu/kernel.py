@@ -282,8 +282,10 @@ class CpuKernel:
         if not self._plan:
             form = merged(self.program, merge=self._how.merge)
             how = self._how
-            notes = emit_program(form, how.target, how.threads, how.settings, general=GENERAL, merge=how.merge).notes
-            self._plan = show(form, lambda op: notes.get(op, ()))
+            given: dict[str, Any] = {"general": GENERAL, "merge": how.merge, "constant": how.constant}
+            nest = emit_program(form, how.target, how.threads, how.settings, **given)
+            lent = () if nest.source == self.source else ("on the code of other sizes, which takes about as long",)
+            self._plan = show(form, lambda op: (*nest.notes.get(op, ()), *lent))
         return self._plan
 
     def __repr__(self) -> str:
@@ -403,6 +405,7 @@ class _How:
     target: Target
     merge: bool
     settings: Settings
+    constant: frozenset[str] = frozenset()
 
 
 @functools.cache
@@ -497,8 +500,7 @@ def compile(
                 return _KERNELS[key]
     verify(program)
     check_settings(settings)
-    how = _How(program, threads, target, merge, settings)
-    kernel = _made(how, constant, cache=cache)
+    kernel = _made(_How(program, threads, target, merge, settings, frozenset(constant)), cache=cache)
     if wait:
         kernel.wait()
     if cache:
@@ -509,12 +511,12 @@ def compile(
     return kernel
 
 
-def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
+def _made(how: _How, *, cache: bool) -> CpuKernel:
     """A kernel by the code of its kind where that is there; else it is written."""
     follows = cache and GENERAL and how.merge and how.settings == DEFAULT
     products = any(primitive.operation == "Contraction" for primitive in how.program.primitives)
     kind = kind_of(how.program) if follows else None
-    fixed = frozenset(constant) if products else frozenset[str]()
+    fixed = how.constant if products else frozenset[str]()
     key = (kind, how.threads, how.target, fixed)
     again = find(key, numbers_of(how.program)) if kind is not None else None
     if again is not None:
@@ -524,12 +526,12 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
         return kernel
     form = merged(how.program, merge=how.merge)
     direct = how.settings == DEFAULT and match(form, how.target, fixed) is not None
-    family = family_of(form, how.target, how.threads, how.settings) if cache and not constant else None
+    family = family_of(form, how.target, how.threads, how.settings) if cache and not how.constant else None
     other = reordered(form, fixed, how.target, how.threads) if fixed and not direct else None
     if other is not None:
         program, orders = other
         made = object.__new__(CpuKernel)
-        made.__dict__.update(_made(replace(how, program=program), (), cache=cache).__dict__)
+        made.__dict__.update(_made(replace(how, program=program, constant=frozenset()), cache=cache).__dict__)
         made._packings = orders
         return made
     known = family.kernel() if family else None
@@ -548,7 +550,7 @@ def _made(how: _How, constant: Collection[str], *, cache: bool) -> CpuKernel:
         kernel.text = text
         keep(key, kernel)
         return kernel
-    given: dict[str, Any] = {"general": GENERAL, "merge": how.merge, "constant": constant}
+    given: dict[str, Any] = {"general": GENERAL, "merge": how.merge, "constant": how.constant}
     nest = emit_program(form, how.target, how.threads, how.settings, **given)
     code = compile_ir(nest.source, ("entry", "entry_objects"), how.target, disk=cache)
     variant = Variant(code, Table(nest.sizes) if nest.sizes and family else None)

@@ -39,10 +39,6 @@ _UNROLLED_PRODUCTS = 1200
 """And of so few products of vectors in all."""
 SEQUENTIAL_PRODUCTS = 1 << 18
 """Products of a convolution that one thread computes: some 3 us, less than another thread takes to begin."""
-_BESIDE_PRODUCTS = 256
-"""A tile of so few products of vectors that are written out stands in the code with the one that is a vector narrower,
-whether or not there are such tiles: LLVM takes a tenth of a millisecond for four, and images of other widths have some.
-"""
 _ROW_PIXELS = 8
 """Terms so near behind another have their places in the instructions, beside its."""
 
@@ -213,9 +209,7 @@ def numbers_of(cut: DirectCut) -> tuple[Hashable, list[int]]:
 def cut_of(c: Convolution, target: Target, threads: int) -> DirectCut:
     """How a convolution is cut."""
     tiles = tiling(c, target)
-    size = tiles.filters * tiles.width * (1 if _is_looped(c, tiles) else c.count)
-    both = tiles.wide < tiles.tiles or (tiles.width > 1 and size <= _BESIDE_PRODUCTS)
-    widths = (tiles.width, tiles.width - 1) if both else (tiles.width,)
+    widths = (tiles.width,) if tiles.wide == tiles.tiles else (tiles.width, tiles.width - 1)
     return _cut(c, target, threads, tiles, widths, ragged=_is_ragged(c, target))
 
 
@@ -231,11 +225,6 @@ def cut_like(c: Convolution, form: DirectForm, target: Target, threads: int) -> 
     return _cut(c, target, threads, tiles, form.widths, ragged=ragged)
 
 
-def _is_looped(c: Convolution, tiles: RegisterTiling) -> bool:
-    """Whether the terms of a sum are a loop."""
-    return c.count > UNROLLED_TERMS or c.count * tiles.filters * tiles.width > _UNROLLED_PRODUCTS
-
-
 def _is_ragged(c: Convolution, target: Target) -> bool:
     """Whether some vector has lanes without pixels."""
     lanes = target.lanes(c.element.width_bytes)
@@ -248,7 +237,7 @@ def _cut(
     width, lanes = c.element.width_bytes, target.lanes(c.element.width_bytes)
     row, pixels = c.rows[-1][0], c.pixels
     reading = Reading(c.step, tiles.crossed, c.by_rows, ragged)
-    looped = _is_looped(c, tiles)
+    looped = c.count > UNROLLED_TERMS or c.count * tiles.filters * tiles.width > _UNROLLED_PRODUCTS
     terms, begins = (None, (c.count,)) if looped else _written_terms(c.terms, width, tiles.filters if c.packed else 0)
     extras = tuple([(o, extra.tensor, extra.along_pixels) for o, extra in c.extras.items()])
     form = DirectForm(c.element, c.pointers, tiles.filters, widths, reading, c.packed, terms, extras)

@@ -18,6 +18,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -320,24 +321,29 @@ class Table:
     """
 
     def __init__(self, sizes: Sizes) -> None:
-        returned = [*(f"v{k}" for k in sizes.slots), *map(_text, sizes.results)]
-        needed = {text.split()[0] for text in returned}
-        kept: list[str] = []
-        for line in reversed(sizes.lines):
-            words = line.replace(":", " ").split()
-            if line.startswith("if ") or words[0] in needed:
-                needed.update(word for word in words if word[0] in "vr" and word[1:].isdigit())
-                kept.append(line)
-        names = "".join(f"v{k}, " for k in sizes.parameters)
-        lines = [f"{names}= numbers" if names else "pass", *reversed(kept)]
-        lines.append(f"return ({''.join(f'{word}, ' for word in returned)})")
-        scope: dict[str, Any] = {"inf": math.inf, **sizes.functions}
-        exec("def of(numbers, near=False):\n  " + "\n  ".join(lines), scope)
-        self.of: Callable[..., tuple[Any, ...] | None] = scope["of"]
+        self._returned = [*(f"v{k}" for k in sizes.slots), *map(_text, sizes.results)]
+        self._lines, self._functions = tuple(sizes.lines), dict(sizes.functions)
+        self._names = "".join(f"v{k}, " for k in sizes.parameters)
+
+    @cached_property
+    def of(self) -> Callable[..., tuple[Any, ...] | None]:
         """The table for some numbers, in the order of the parameters; None where a decision falls otherwise.
 
         Asked whether it is ``near``, a text may serve that is not the one which is best for these numbers.
         """
+        needed = {text.split()[0] for text in self._returned}
+        kept: list[str] = []
+        for line in reversed(self._lines):
+            words = line.replace(":", " ").split()
+            if line.startswith("if ") or words[0] in needed:
+                needed.update(word for word in words if word[0] in "vr" and word[1:].isdigit())
+                kept.append(line)
+        lines = [f"{self._names}= numbers" if self._names else "pass", *reversed(kept)]
+        lines.append(f"return ({''.join(f'{word}, ' for word in self._returned)})")
+        scope: dict[str, Any] = {"inf": math.inf, **self._functions}
+        exec("def of(numbers, near=False):\n  " + "\n  ".join(lines), scope)
+        found: Callable[..., tuple[Any, ...] | None] = scope["of"]
+        return found
 
 
 def plain(size: int) -> int:
