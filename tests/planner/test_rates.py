@@ -10,6 +10,7 @@ import tileweave as tw
 from tileweave import graph as g
 from tileweave.backends.base import Decision
 from tileweave.planner import Machine, Machines, make_plan, simulate
+from tileweave.planner.costs import ROW_FUNCTIONS
 from tileweave.planner.count import EFFICIENCY
 from tileweave.planner.loads import Loads
 from tileweave.planner.rates import Rates
@@ -62,7 +63,8 @@ def test_the_time_of_a_kernel_is_the_slower_of_arithmetic_and_memory(seed):
 
 
 def test_functions_are_counted_wherever_they_are_fused():
-    """A softmax has one exponential per element, a perceptron's layer one hyperbolic tangent per result."""
+    """A softmax has one exponential per element, a perceptron's layer one hyperbolic tangent per result. Maximum and
+    sum of a row that are formed in one kernel with its elements count as some functions more."""
     x, w = source((64, 32), "x"), source((32, 16), "w")
     for tensor, count in (
         (g.exp(x), 64 * 32),
@@ -72,8 +74,11 @@ def test_functions_are_counted_wherever_they_are_fused():
         (g.relu(x @ w) + 1.0, 0),
     ):
         for fuse in (True, False):
-            loads = simulate(tw.plan(tensor, fuse=fuse)).loads
-            assert sum(load.functions.sum() for load in loads) == count
+            plan = tw.plan(tensor, fuse=fuse)
+            rows = 2 * 64 * ROW_FUNCTIONS * any(step.name == "rows" for step in plan.steps)
+            assert sum(load.functions.sum() for load in simulate(plan).loads) == count + rows
+            assert not rows or (fuse and count == 64 * 32)
+    assert "rows" in [step.name for step in tw.plan(g.softmax(x)).steps]
 
 
 def test_an_operand_across_the_others_is_told_from_one_along_them():

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tileweave.graph import FileData, Graph, Operation, Source, Tensor, resolve
+from tileweave.graph.ops.grouped.rows import REDUCTIONS
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.planner.placement import Boxes, IntArray
 from tileweave.space import Box, Projection
@@ -286,6 +287,20 @@ def crossed_inputs(operation: Operation, terms_of: Callable[[Tensor], Sequence[T
                 if moved and wide:
                     along[name] = along.get(name, True) and wide[-1] in moved
     return frozenset(name for name, is_along in along.items() if not is_along) if any(along.values()) else frozenset()
+
+
+ROW_FUNCTIONS = 12.0
+"""What a value of a whole row costs beside the row's elements, in functions: the lanes of a vector are put together,
+and what follows waits for it."""
+
+
+def arithmetic(operation: Operation) -> tuple[float, float]:
+    """(operations, functions among them) per point of the index, as times are estimated by them."""
+    costs = dict(operation.signature.costs) if operation.signature is not None else {}
+    flops, functions = (costs.get(name, 0.0) for name in ("flops", "functions"))
+    if operation.operator == "rows":
+        functions += ROW_FUNCTIONS * sum(name in REDUCTIONS for name, _, _ in operation.parameter("program"))
+    return flops, functions
 
 
 def in_files(source: Source | None) -> bool:

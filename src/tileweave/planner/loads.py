@@ -17,6 +17,7 @@ from tileweave.planner.costs import (
     Held,
     Term,
     TermDim,
+    arithmetic,
     arrival,
     crossed_inputs,
     in_files,
@@ -299,8 +300,7 @@ class _PlanLoads:
             edges.append(int(joined.moved.sum()))
         elif node.signature is not None:
             points = volume(boxes, counts)
-            costs = dict(node.signature.costs)
-            flops, functions = (points * costs.get(name, 0.0) for name in ("flops", "functions"))
+            flops, functions = (points * each for each in arithmetic(node))
         if isinstance(node, Operation):
             block, made = self._made(node, step, boxes, counts, zero)
             if step.accumulated:

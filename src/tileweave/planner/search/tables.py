@@ -15,7 +15,7 @@ import numpy as np
 
 from tileweave.graph import Graph, Operation, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
-from tileweave.planner.costs import Term, arrival, in_files, output_boxes, stored_in_files, volume
+from tileweave.planner.costs import Term, arithmetic, arrival, in_files, output_boxes, stored_in_files, volume
 from tileweave.planner.loads import Loads, held_at
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import Mesh, Placement
@@ -165,8 +165,7 @@ class Tables:
         machines = self.machines
         late = operator_of(node).finish
         points = volume(offer.index)
-        costs = dict(node.signature.costs) if node.signature else {}
-        flops, functions = (points * costs.get(resource, 0.0) for resource in ("flops", "functions"))
+        flops, functions = (points * each for each in arithmetic(node))
         touched: Any = sum(
             volume(output_boxes(node, name, offer.index)) * kind.dtype.itemsize for name, kind in node.outputs
         )
