@@ -18,10 +18,10 @@ from tileweave.backends.cpu.gemm.blocking import axes_of, tile_of
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.llvm.elements import element
 from tileweave.backends.cpu.llvm.ir import Function, Module
-from tileweave.backends.cpu.llvm.sizes import Sizes, Table
 from tileweave.backends.cpu.nest import Nest, emit_program
 from tileweave.backends.cpu.target import later
 from tileweave.backends.cpu.target.target import Target
+from tileweave.index.sizes import Sizes, Table
 from tileweave.layout import strided
 from tileweave.teir.merged.form import MergedOp
 from tileweave.teir.merged.merge import merged

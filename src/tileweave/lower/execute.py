@@ -29,7 +29,8 @@ from tileweave.graph.ops.elementwise import fused
 from tileweave.graph.ops.monoids import MONOIDS, combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
 from tileweave.lower import called, ragged
-from tileweave.lower.programs import MOVED, OperandView, in_order, kind_of, lowering, program, result_of, whole_program
+from tileweave.lower.emitted import OperandView, emitted, whole_program
+from tileweave.lower.programs import MOVED, in_order, kind_of, lowering, program_kind, result_of
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks.records import PARTIAL
 from tileweave.space import Box
@@ -412,7 +413,7 @@ def kernel_of(
     found = _KERNELS.get(key)
     if found is None:
         views = {name: OperandView.of(array) for name, array in arrays.items()}
-        made = program(operation, stage, views, OperandView.of(out))
+        made = emitted(program_kind(operation, stage, list(views)), views, OperandView.of(out))
         names = in_order(operation, {name: name for name in arrays}, "")
         specs = [spec for spec in made.tensors if spec.role != "scratch"]
         named = frozenset(spec.name for spec, name in zip(specs, names, strict=True) if name in fixed)

@@ -1,15 +1,15 @@
-"""Which operations of a graph are TEIR programs, and which programs they are.
+"""Which operations of a graph are TEIR programs, and of which kind.
 
-A program is emitted for concrete operands: their shapes, strides and element types. What has no program here runs the
-operator's NumPy definition.
+A program is emitted for a kind and the layouts of operands (`tileweave.lower.emitted`). What has no program here runs
+the operator's NumPy definition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import isnan, prod
+from math import isfinite, isnan, prod
 from typing import Any, TypeVar
 
 import ml_dtypes
@@ -22,25 +22,12 @@ from tileweave.graph.ir.dtypes import wide_type
 from tileweave.graph.ops.grouped.chained import product_of
 from tileweave.graph.ops.grouped.rows import softmax_at_end
 from tileweave.graph.ops.operators import operator_named, operator_of
-from tileweave.layout import strided
 from tileweave.teir import (
-    Operand,
-    Program,
     dtype_name,
-    emit_attention,
-    emit_chain,
-    emit_contraction,
-    emit_contraction_in_pieces,
-    emit_copy,
-    emit_place,
-    emit_reduction,
-    emit_running,
     summed_length,
 )
-from tileweave.teir.emit.compose import sequence
 from tileweave.teir.ir.dtypes import is_float
 from tileweave.teir.ir.extensions import BINARY, CHOICES, FILL, REDUCTIONS, UNARY
-from tileweave.teir.ir.program import TensorSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -68,77 +55,9 @@ _OF_TRUTHS_ONLY = {"logical_and", "logical_or", "logical_xor", "invert", "any", 
 """Operators whose rows say how TEIR computes them of truths; of numbers they ask first which are zero."""
 _BOOL, _TRUTH = "BOOL", "INT8"
 """The type of truths while steps are looked at, and what TEIR has for it."""
-_MONOIDS = {name: monoid for monoid, name in REDUCTIONS.items()}
-_RUNNING = {"cumsum": "sum", "cumprod": "product", "cummax": "max", "cummin": "min"}
-_PLACES = {"argmax": "max", "argmin": "min"}
-
-
-@dataclass(frozen=True, slots=True)
-class OperandView:
-    """An array without its elements: what a program is emitted for.
-
-    Args:
-        dtype: of the elements.
-        shape: extents.
-        strides: bytes between neighbours along each dimension.
-    """
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @classmethod
-    def of(cls, array: Array) -> OperandView:
-        """An array's."""
-        return cls(array.dtype, array.shape, array.strides)
-
-    @classmethod
-    def dense(cls, kind: TensorType) -> OperandView:
-        """A tensor's in row-major order."""
-        strides, step = [0] * len(kind.shape), kind.dtype.itemsize
-        for k in reversed(range(len(kind.shape))):
-            strides[k], step = step, step * kind.shape[k]
-        return cls(kind.dtype, kind.shape, tuple(strides))
-
-    def spread(self, shape: tuple[int, ...]) -> OperandView:
-        """The view broadcast to a shape."""
-        missing = len(shape) - len(self.shape)
-        kept = (0 if n == 1 else stride for n, stride in zip(self.shape, self.strides, strict=True))
-        return OperandView(self.dtype, shape, (*(0,) * missing, *kept))
-
-    def without(self, axes: Sequence[int]) -> OperandView:
-        """The view at the first index of some dimensions."""
-        kept = [k for k in range(len(self.shape)) if k not in axes]
-        return OperandView(self.dtype, tuple(self.shape[k] for k in kept), tuple(self.strides[k] for k in kept))
-
-    def divided(self, axis: int, inner: int) -> OperandView:
-        """One dimension as two, the second of extent `inner`."""
-        shape, strides = list(self.shape), list(self.strides)
-        shape[axis : axis + 1] = [shape[axis] // inner, inner]
-        strides[axis : axis + 1] = [strides[axis] * inner, strides[axis]]
-        return OperandView(self.dtype, tuple(shape), tuple(strides))
-
-    def cut(self, factors: Sequence[int]) -> OperandView:
-        """Every dimension as several, whose extents are consecutive factors; they end where the dimensions do."""
-        shape, strides, rest = list[int](), list[int](), list(reversed(factors))
-        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            done = 1
-            while done < extent:
-                shape.append(rest.pop(0))
-                strides.append(stride * done)
-                done *= shape[-1]
-        return OperandView(self.dtype, tuple(reversed(shape)), tuple(reversed(strides)))
-
-    @property
-    def operand(self) -> Operand:
-        """Its layout (element strides, any sign) and element type, as TEIR's emitters take them."""
-        return _operand(self)
-
-
-@lru_cache(maxsize=4096)  # a plan asks for programs on a few layouts thousands of times
-def _operand(view: OperandView) -> Operand:
-    layout = strided(view.shape, [stride // view.dtype.itemsize for stride in view.strides])
-    return Operand(layout, _TRUTH if view.dtype == np.bool_ else dtype_name(view.dtype))
+MONOIDS = {name: monoid for monoid, name in REDUCTIONS.items()}
+RUNNING = {"cumsum": "sum", "cumprod": "product", "cummax": "max", "cummin": "min"}
+PLACES = {"argmax": "max", "argmin": "min"}
 
 
 def lowering(operation: Operation, stage: str) -> str:
@@ -146,7 +65,7 @@ def lowering(operation: Operation, stage: str) -> str:
 
     Whether there is one is decided by the whole operation, never by a shard: all shards are computed alike.
     """
-    if operation.operator in _PLACES:
+    if operation.operator in PLACES:
         known = operation.input("x").dtype in MOVED and result_of(operation)[0] == "index"
         return "place" if stage == "block" and known else ""
     if "out" not in operation.output_types or stage == "combine":
@@ -162,7 +81,7 @@ def lowering(operation: Operation, stage: str) -> str:
         return "copy" if dtype in MOVED and _is_permutation(operation) else ""
     if operation.operator == "reshape":
         return "reshape" if _rearranges(operation) else ""
-    if operation.operator in _RUNNING:
+    if operation.operator in RUNNING:
         return "running" if _runs(operation) else ""
     if operation.operator in ("rows", "attention"):
         found = {"rows": "group"}.get(operation.operator, operation.operator)
@@ -172,11 +91,92 @@ def lowering(operation: Operation, stage: str) -> str:
     if operation.operator == "product_chain":
         known = np.dtype(operation.parameter("sums")) in TEIR_DTYPES | _NARROW
         return "contraction, chain" if known and _chain(operation) else ""
-    if asked in _MONOIDS:
+    if asked in MONOIDS:
         if _slides(operation):
             return "windows" if operation.input("x").dtype == dtype and dtype in _FLOATS else ""
         return "reduction" if _reduces(operation) else ""
     return "chain" if _chain(operation) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramKind:
+    """What a program depends on beside the layouts of its operands.
+
+    Args:
+        family: as `lowering` names it.
+        operator: of the operation.
+        asked: what the operator's row asks for.
+        parameters: of the operation, but for those that the steps and the layouts say.
+        names: of the operands.
+        long: whether sums are so long that they are formed in pieces, or wider.
+        steps: of a chain or a group, as primitives.
+        product: of a chain behind a product: its operator, letters of its operands and its result, and their type.
+    """
+
+    family: str
+    operator: str
+    asked: str
+    parameters: tuple[tuple[str, Any], ...]
+    names: tuple[str, ...]
+    long: bool = False
+    steps: tuple[tuple[Any, ...], ...] = ()
+    product: tuple[str, tuple[str, ...], str, str] | None = None
+
+    def parameter(self, name: str) -> Any:
+        """A parameter of the operation; KeyError where it has none of this name."""
+        return dict(self.parameters)[name]
+
+    def numbers(self) -> list[float]:
+        """The constants of its steps that may come from extents: finite, not 0 and not 1."""
+        return [step[1][0] for step in self.steps if _is_number(step)]
+
+    def with_numbers(self, numbers: Sequence[float | None]) -> ProgramKind:
+        """The kind with others of them."""
+        if not numbers:
+            return self
+        rest = iter(numbers)
+        return replace(self, steps=tuple([(s[0], (next(rest),), *s[2:]) if _is_number(s) else s for s in self.steps]))
+
+
+def _is_number(step: tuple[Any, ...]) -> bool:
+    if step[0] != FILL:
+        return False
+    return may_be_of_sizes(step[1][0])
+
+
+def may_be_of_sizes(value: object) -> bool:
+    """Whether a constant may come from extents, as the inverse of a count: it is finite, not 0 and not 1."""
+    return isinstance(value, float) and isfinite(value) and value not in (0.0, 1.0)
+
+
+def program_kind(operation: Operation, stage: str, names: Sequence[str]) -> ProgramKind:
+    """The kind of the programs of an operation that has a `lowering`.
+
+    Args:
+        operation, stage: as of `lowering`.
+        names: of the operands that a shard reads.
+    """
+    family = lowering(operation, stage)
+    steps: Sequence[tuple[Any, ...]] = ()
+    if family in ("group", "attention"):
+        steps = _group(operation)
+    elif family.endswith("chain") or operation.operator == "product_chain":
+        steps = _chain(operation)
+    long, product = False, None
+    if operation.operator == "product_chain":
+        found, _ = product_of(operation)
+        terms, whole = found.letters
+        product = found.operator, tuple(terms), whole, dtype_name(found.dtype)
+    elif family == "contraction":
+        long = _is_long(operation)
+    elif family == "reduction":
+        long = is_float(dtype_name(result_of(operation)[1].dtype)) and _is_long_sum(operation)
+    parameters = tuple([pair for pair in operation.parameters if pair[0] not in _SAID])
+    asked = operator_of(operation).lowering
+    return ProgramKind(family, operation.operator, asked, parameters, tuple(names), long, tuple(steps), product)
+
+
+_SAID = frozenset(("program", "shape"))
 
 
 def result_of(operation: Operation) -> tuple[str, TensorType]:
@@ -200,7 +200,7 @@ def _is_long(operation: Operation) -> bool:
     return wide == np.float32 and summed_length(operation.parameter("equation"), shapes) > LONG_CONTRACTION
 
 
-def _factors(one: Sequence[int], other: Sequence[int]) -> list[int]:
+def factors_of(one: Sequence[int], other: Sequence[int]) -> list[int]:
     """The fewest extents from which both shapes are made by joining neighbours; empty where there are none."""
     left, right, found = ([n for n in shape if n > 1] for shape in (one, other, ()))
     while left and right:
@@ -218,7 +218,7 @@ def _factors(one: Sequence[int], other: Sequence[int]) -> list[int]:
 def _rearranges(operation: Operation) -> bool:
     """Whether a reshape is a copy by strides, and large enough for one to pay."""
     x, out = operation.inputs[0][1], operation.output_types["out"]
-    return x.dtype in MOVED and x.type.box.size >= ELEMENTS and bool(_factors(x.shape, out.shape))
+    return x.dtype in MOVED and x.type.box.size >= ELEMENTS and bool(factors_of(x.shape, out.shape))
 
 
 def _runs(operation: Operation) -> bool:
@@ -273,6 +273,12 @@ def _chain(operation: Operation) -> Chain:
         done: Sequence[tuple[str, tuple[int, ...], str]] = operation.parameter("program")
     else:
         done = [(operation.operator, tuple(range(len(operation.inputs))), dtype.name)]
+    return _chain_steps(tuple(done), tuple(inputs))
+
+
+@lru_cache(maxsize=1024)
+def _chain_steps(done: Chain, inputs: tuple[str, ...]) -> Chain:
+    """`_chain` of steps by operator, for inputs of some types."""
     found: list[tuple[str, tuple[int, ...], str]] = []
     for name, args, kind in done:
         types = [inputs[a] if a >= 0 else found[-1 - a][2] for a in args]
@@ -284,19 +290,48 @@ def _chain(operation: Operation) -> Chain:
     return tuple((step, args, _held(made)) for step, args, made in found)
 
 
-def _group(operation: Operation) -> list[tuple[Any, ...]]:
+def _group(operation: Operation) -> Sequence[tuple[Any, ...]]:
     """The steps of a group of rows as primitives; empty where some has none, or where a sum is long."""
-    dtype = operation.output_types["out"].dtype
     program: Sequence[tuple[str, tuple[Any, ...], str]] = operation.parameter("program")
+    types, each = tuple([x.dtype for _, x in operation.inputs]), None
+    if operation.operator == "attention":
+        length = _keys(operation)
+    else:
+        rank, axes = operation.parameter("rank"), operation.parameter("axes")
+        shapes = [(1,) * (rank - len(x.shape)) + x.shape for _, x in operation.inputs]
+        length = prod([max([shape[k] for shape in shapes]) for k in axes])
+        each = tuple([any(shape[k] > 1 for k in axes) for shape in shapes])
+    numbers = [arguments[0] for name, arguments, _ in program if name == "full" and may_be_of_sizes(arguments[0])]
+    if numbers:
+        program = [(n, (2.0,), t) if n == "full" and may_be_of_sizes(a[0]) else (n, a, t) for n, a, t in program]
+    steps = _group_steps(tuple(program), types, operation.output_types["out"].dtype, length > LONGEST_SUM, each)
+    rest = iter(numbers)
+    return [(s[0], (next(rest),), *s[2:]) if _is_number(s) else s for s in steps] if numbers else steps
+
+
+@lru_cache(maxsize=1024)
+def _group_steps(
+    program: Sequence[tuple[str, tuple[Any, ...], str]],
+    types_in: tuple[np.dtype[Any], ...],
+    dtype: np.dtype[Any],
+    long: bool,
+    each: tuple[bool, ...] | None,
+) -> Sequence[tuple[Any, ...]]:
+    """`_group` for a program whose numbers are left out, where they may come from extents.
+
+    Args:
+        program: steps by operator.
+        types_in: of the inputs.
+        dtype: of the result.
+        long: whether a row is longer than sums may be.
+        each: per input, whether it has a value per element of a row; None: it is attention.
+    """
     narrow = dtype in _NARROW  # steps compute in FP32, what is read and the last result may be of 16 bits
     own = dtype_name(dtype) if dtype in _FLOATS else "FP32" if narrow else ""
-    halves = {dtype_name(x.dtype) for _, x in operation.inputs if x.dtype in _NARROW} if own == "FP32" else set()
-    inputs = [_type_name(tensor.dtype) for _, tensor in operation.inputs]
-    if operation.operator == "attention":
-        inputs, length = [own, *inputs[3:]], _keys(operation)
-    else:
-        shapes = [x.shape for _, x in operation.inputs]
-        length = prod(_row_lengths(operation.parameter("rank"), operation.parameter("axes"), shapes))
+    halves = {dtype_name(one) for one in types_in if one in _NARROW} if own == "FP32" else set()
+    inputs = list(map(_type_name, types_in))
+    if each is None:
+        inputs = [own, *inputs[3:]]
     types = [_named(kind) for _, _, kind in program]
     if not own or not {*inputs, *types} <= {own, _BOOL, dtype_name(dtype), *halves}:
         return []
@@ -306,8 +341,8 @@ def _group(operation: Operation) -> list[tuple[Any, ...]]:
             return []
         lowering, made = FILL if name == "full" else _asked(name), types[len(found)]
         given = () if lowering == FILL else tuple(inputs[a] if a >= 0 else types[-1 - a] for a in arguments)
-        if lowering in _MONOIDS:
-            if given != (made,) or (length > LONGEST_SUM and name not in ("max", "min")):
+        if lowering in MONOIDS:
+            if given != (made,) or (long and name not in ("max", "min")):
                 return []
         elif lowering != FILL:
             lowering = _step(lowering, (*given, made)) if lowering != "Cast" or narrow or halves else ""
@@ -318,22 +353,19 @@ def _group(operation: Operation) -> list[tuple[Any, ...]]:
             return []
         found.append((lowering, arguments, _held(made)) if lowering == FILL else (lowering, arguments))
     if softmax_at_end(program) is None:
-        return _by_inverses(operation, found, own)
+        return _by_inverses(each or (), found, own)
     # its division as a product with one inverse per row: the divisor is a sum of 1 and more, or NaN
     (power, total), k = found[-1][1], len(found)
     rounded = [("Cast", (-2 - k,), dtype_name(dtype))] if narrow else []
     return [*found[:-1], ("Fill", (1.0,), own), ("Div", (-k, total)), ("Mul", (power, -1 - k)), *rounded]
 
 
-def _by_inverses(operation: Operation, steps: Sequence[tuple[Any, ...]], own: str) -> list[tuple[Any, ...]]:
+def _by_inverses(each_input: Sequence[bool], steps: Sequence[tuple[Any, ...]], own: str) -> list[tuple[Any, ...]]:
     """The steps of a group of rows, elements divided by a square root, one per row, as products with its inverse.
 
     A square root is so far from the ends of the range that its inverse is finite, but for that of zero, and normal, but
     for that of infinity: so special values stay what they are.
     """
-    rank, axes = operation.parameter("rank"), operation.parameter("axes")
-    shapes = [(1,) * (rank - len(x.shape)) + x.shape for _, x in operation.inputs]
-    each_input = [any(shape[k] > 1 for k in axes) for shape in shapes]
     found: list[tuple[Any, ...]] = []
     at, each = list[int](), list[bool]()  # of every step: its place now, whether it has a value per element
     for kind, arguments, *more in steps:
@@ -343,7 +375,7 @@ def _by_inverses(operation: Operation, steps: Sequence[tuple[Any, ...]], own: st
         else:
             many = [each_input[a] if a >= 0 else each[-1 - a] for a in arguments]
             moved = tuple(a if a >= 0 else -1 - at[-1 - a] for a in arguments)
-            each.append(any(many) and kind not in _MONOIDS)
+            each.append(any(many) and kind not in MONOIDS)
             if kind == "Div" and many == [True, False] and moved[1] < 0 and found[-1 - moved[1]][0] == "Sqrt":
                 found += [(FILL, (1.0,), own), ("Div", (-1 - len(found), moved[1]))]
                 kind, moved = "Mul", (moved[0], -len(found))
@@ -352,29 +384,9 @@ def _by_inverses(operation: Operation, steps: Sequence[tuple[Any, ...]], own: st
     return found
 
 
-def _row_lengths(rank: int, axes: Sequence[int], shapes: Sequence[tuple[int, ...]]) -> list[int]:
-    """The extents of a row, from inputs that broadcast to it."""
-    whole = np.broadcast_shapes((1,) * rank, *shapes)
-    return [whole[k] for k in axes]
-
-
-def _emit_rows(operation: Operation, views: Sequence[OperandView], out: OperandView) -> Program:
-    rank, axes = operation.parameter("rank"), operation.parameter("axes")
-    lengths = dict(zip(axes, _row_lengths(rank, axes, [view.shape for view in views]), strict=True))
-    whole = len(out.shape) == rank
-    free = iter(n for k, n in enumerate(out.shape) if not whole or k not in axes)
-    shape = tuple(lengths[k] if k in axes else next(free) for k in range(rank))
-    spread = [view.spread(shape) for view in views]
-    along = [any(full.strides[k] and shape[k] > 1 for k in axes) for full in spread]
-    if not whole and not any(along):
-        along[0] = True  # rows of one element each, again and again: some operand says how long they are
-    operands = [(full if each else full.without(axes)).operand for full, each in zip(spread, along, strict=True)]
-    return emit_chain(_group(operation), operands, out.operand, axes=axes, name="group")
-
-
-def _key(operation: Operation) -> str:
+def key_letter(letters: Sequence[str]) -> str:
     """The letter of an attention's keys."""
-    _, k, v, made = operation.parameter("letters")
+    _, k, v, made = letters
     (key,) = set(k) & set(v) - set(made)
     return str(key)
 
@@ -382,20 +394,7 @@ def _key(operation: Operation) -> str:
 def _keys(operation: Operation) -> int:
     """How many keys an attention has."""
     letters: str = operation.parameter("letters")[1]
-    return operation.input("k").shape[letters.index(_key(operation))]
-
-
-def _emit_attention(operation: Operation, views: Sequence[OperandView], out: OperandView) -> Program:
-    letters, key = operation.parameter("letters"), _key(operation)
-    kept = letters[3][:-1]
-    scores = (*out.shape[:-1], views[1].shape[letters[1].index(key)])
-    operands, owns = [view.operand for view in views[:3]], list(letters[:3])
-    for view in views[3:]:
-        full = view.spread(scores)
-        along = full.strides[-1] and scores[-1] > 1
-        operands.append((full if along else full.without((len(scores) - 1,))).operand)
-        owns.append(kept + key if along else kept)
-    return emit_attention(_group(operation), operands, out.operand, [*owns, letters[3]])
+    return operation.input("k").shape[letters.index(key_letter(operation.parameter("letters")))]
 
 
 def _asked(name: str) -> str:
@@ -420,139 +419,6 @@ def _step(lowering: str, dtypes: tuple[str, ...]) -> str:
         return ""
     spec = teir.operation(lowering)
     return "" if len(held) != spec.inputs + 1 or spec.dtypes(held) else lowering
-
-
-def program(operation: Operation, stage: str, views: Mapping[str, OperandView], out: OperandView) -> Program:
-    """The program of one shard, on the tensors that `in_order` lists.
-
-    Args:
-        operation: that has a `lowering`.
-        stage: ``block`` or ``partial``.
-        views: the shard's operands by name.
-        out: the shard's result.
-    """
-    values = [view.operand for view in views.values()]
-    made = out.operand
-    family = lowering(operation, stage)
-    if family == "reduction":
-        letters = "".join(chr(ord("a") + k) for k in range(len(values[0].shape)))
-        kept = "".join(letter for k, letter in enumerate(letters) if k not in operation.parameter("axes"))
-        wide = "FP64" if is_float(made.dtype) and _is_long_sum(operation) else None
-        monoid = _MONOIDS[operator_of(operation).lowering]
-        return emit_reduction(monoid, values[0], made, f"{letters}->{kept}", wide=wide)
-    if family == "group":
-        return _emit_rows(operation, list(views.values()), out)
-    if family == "attention":
-        return _emit_attention(operation, list(views.values()), out)
-    if family == "running":
-        return emit_running(_RUNNING[operation.operator], values[0], made, operation.parameter("axis"))
-    if family == "place":
-        return emit_place(_PLACES[operation.operator], values[0], made, operation.parameter("axis"))
-    if family == "reshape":
-        (x,) = views.values()
-        factors = _factors(x.shape, out.shape)
-        return emit_copy(x.cut(factors).operand, out.cut(factors).operand, name="reshape")
-    if family == "windows":
-        return _windowed(operation, views, out)
-    if family == "windows, chain":
-        return _windowed_chain(operation, views, out)
-    if family == "chain":
-        spread = [view.spread(out.shape).operand for view in views.values()]
-        return emit_chain(_chain(operation), spread, made, name=operation.operator)
-    equation = operation.parameter("equation")
-    if family == "copy":
-        return emit_copy(values[0], made, equation)
-    emit = emit_contraction_in_pieces if _is_long(operation) else emit_contraction
-    bias = views["b"].spread(out.shape).operand if "b" in views else None
-    name, behind = operation.operator, dict[str, Any]()
-    if name == "product_chain":
-        product, _ = product_of(operation)
-        terms, whole = product.letters
-        own = zip(terms, views.values(), strict=False)
-        extents = {c: n for one, view in own for c, n in zip(one, view.shape, strict=True)}
-        shape, summed = tuple(extents[c] for c in whole), operation.parameter("summed")
-        extras = [view.spread(shape).operand for view in list(views.values())[len(product.operands) :]]
-        behind = {"chain": _chain(operation), "extras": extras, "sums": dtype_name(product.dtype), "added": summed}
-        name, emit = product.operator, emit_contraction
-    relu = bias is not None and name == "linear_relu"
-    return emit(equation, values[:2], made, init=bias, relu=relu, name=name, **behind)
-
-
-def _windowed(operation: Operation, views: Mapping[str, OperandView], out: OperandView) -> Program:
-    """A convolution or a pooling: the points of its windows are further letters, which overlap in memory."""
-    x = views["x"]
-    if "w" not in views:
-        seen = _seen(x, operation.parameter("window"), out.shape[2:], operation)
-        letters = _letters(len(seen.shape))
-        kept = letters[: len(out.shape)]
-        return emit_reduction(
-            _MONOIDS[operator_of(operation).lowering], seen.operand, out.operand, f"{letters}->{kept}"
-        )
-    w = views["w"]
-    spatial = _letters(len(out.shape) - 2)
-    inner = spatial.upper()
-    seen = _seen(x, w.shape[2:], out.shape[2:], operation)
-    if operation.parameter("groups") == 1:
-        equation = f"nc{spatial}{inner},fc{inner}->nf{spatial}"
-    else:
-        filters, channels = operation.parameter("filters"), operation.parameter("channels")
-        seen, out = seen.divided(1, channels), out.divided(1, filters)
-        w = w.divided(0, filters)
-        equation = f"ngc{spatial}{inner},gfc{inner}->ngf{spatial}"
-    return emit_contraction(equation, (seen.operand, w.operand), out.operand, name="conv")
-
-
-def _windowed_chain(operation: Operation, views: Mapping[str, OperandView], out: OperandView) -> Program:
-    """A convolution to scratch memory, and the chain from there: unless a backend keeps sums elsewhere."""
-    sums = _windowed(operation, views, out)
-    extras = [view.spread(out.shape).operand for name, view in views.items() if name not in ("x", "w")]
-    chain = emit_chain(_chain(operation), [out.operand, *extras], out.operand, name=operation.operator)
-    last = sum((n - 1) * abs(stride) for n, stride in zip(out.shape, out.strides, strict=True))
-    dtype = dtype_name(out.dtype)
-    names = {f"in{k + 1}": f"in{k + 2}" for k in range(len(extras))}
-    rows = [spec for spec in chain.tensors if spec.role == "scratch"]
-    tensors = (
-        *(TensorSpec(f"in{k}", dtype, "in") for k in range(2)),
-        *(TensorSpec(names[spec.name], spec.dtype, "in") for spec in chain.tensors if spec.name in names),
-        TensorSpec("out", dtype, "out"),
-        TensorSpec("sums", dtype, "scratch", last + out.dtype.itemsize),
-        *rows,
-    )
-    parts = (
-        (sums, {"in0": "in0", "in1": "in1", "out": "sums"}),
-        (chain, {"in0": "sums", **names, "out": "out", **{spec.name: spec.name for spec in rows}}),
-    )
-    return sequence(parts, tensors, name=operation.operator)
-
-
-def _letters(count: int) -> str:
-    """So many letters, none of which names a batch, group, channel or filter."""
-    return "opqrstuvwxyz"[:count]
-
-
-def _seen(x: OperandView, kernel: Sequence[int], out: Sequence[int], operation: Operation) -> OperandView:
-    """The windows of [batch, channels, spatial..] as [batch, channels, windows.., points of a window..]."""
-    steps, gaps = operation.parameter("stride"), operation.parameter("dilation")
-    strides = x.strides[2:]
-    moves = (s * step for s, step in zip(strides, steps, strict=True))
-    points = (s * gap for s, gap in zip(strides, gaps, strict=True))
-    return OperandView(x.dtype, (*x.shape[:2], *out, *kernel), (*x.strides[:2], *moves, *points))
-
-
-def whole_program(operation: Operation, stage: str) -> Program | None:
-    """The program of a whole operation on dense operands, by which it is decided what computes it; None: it has none.
-
-    Operands without elements have no program: they are answered before any kernel.
-    """
-    if not lowering(operation, stage):
-        return None
-    tensors = [(name, tensor) for name, tensor in operation.inputs if stage == "block" or name != "b"]
-    _, out = result_of(operation)
-    if out.box.empty or any(tensor.type.box.empty for _, tensor in tensors):
-        return None
-    return program(
-        operation, stage, {name: OperandView.dense(tensor.type) for name, tensor in tensors}, OperandView.dense(out)
-    )
 
 
 def kind_of(operation: Operation, stage: str) -> Hashable | None:

@@ -15,7 +15,7 @@ from tileweave.teir.emit.network import emit_einsum
 from tileweave.teir.emit.pieces import emit_contraction_in_pieces, summed_length
 from tileweave.teir.emit.running import emit_place, emit_running
 from tileweave.teir.emit.schedule import Chooser, LoopDim, Tiling, contraction_tiles, elementwise_tiles, untiled
-from tileweave.teir.emit.terms import Operand
+from tileweave.teir.emit.terms import Operand, StridedOperand
 from tileweave.teir.ir import examples
 from tileweave.teir.ir.document import from_json, schema, to_json
 from tileweave.teir.ir.dtypes import dtype_name, numpy_dtype
@@ -72,6 +72,7 @@ __all__ = [
     "Profile",
     "Program",
     "Rule",
+    "StridedOperand",
     "TensorSpec",
     "Tiling",
     "as_document",

@@ -1,6 +1,6 @@
 """Code of a program again, for other extents and strides, where everything that was decided for it holds for these.
 
-A `FollowedText` is written from a program whose sizes are followed (`tileweave.backends.cpu.llvm.sizes`): from the
+A `FollowedText` is written from a program whose sizes are followed (`tileweave.index.sizes`): from the
 merging of its loops to the last instruction, each decision is recorded. For a program that differs in sizes alone, the
 recorded decisions are taken again, in some hundredths of a millisecond, and where they fall as they did the text is the
 one that would be written, so none is.
@@ -25,11 +25,11 @@ from tileweave.backends.cpu.attention.match import match as match_attention
 from tileweave.backends.cpu.direct.cut import DirectCut, Packing, cut_like, cut_of
 from tileweave.backends.cpu.direct.cut import numbers_of as direct_numbers
 from tileweave.backends.cpu.direct.match import Convolution, match
-from tileweave.backends.cpu.llvm.sizes import FollowedObject, Sizes, Table, exactly, unrecorded
 from tileweave.backends.cpu.memory import rounded, scratch_offsets
 from tileweave.backends.cpu.nest import Nest, emit_program, has_tiny, table_at
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import address_of
+from tileweave.index.sizes import FollowedObject, Sizes, Table, exactly, unrecorded
 from tileweave.teir.ir.form import number_of
 from tileweave.teir.ir.program import Program, TensorSpec
 from tileweave.teir.merged.form import Merged, MergedOp, Mode, sizes_of, with_sizes

@@ -24,7 +24,6 @@ from tileweave.backends.cpu.direct.cut import Packing
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.followed import CallPlaces, FollowedText, find, keep, write
 from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, family_of
-from tileweave.backends.cpu.llvm.sizes import Table
 from tileweave.backends.cpu.memory import rounded, scratch_offsets
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
 from tileweave.backends.cpu.target.calls import Bound, direct_call, new_busy, taken_in_turn
@@ -35,6 +34,7 @@ from tileweave.backends.cpu.target.target import Target, usable
 from tileweave.backends.cpu.target.threads import pool
 from tileweave.backends.host import Block, address_of, arena, interface_address, thread_count
 from tileweave.errors import BackendError
+from tileweave.index.sizes import Table
 from tileweave.teir.ir.dtypes import numpy_dtype
 from tileweave.teir.ir.form import kind_of, numbers_of
 from tileweave.teir.ir.program import Program

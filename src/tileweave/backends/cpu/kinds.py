@@ -1,7 +1,7 @@
 """Kernels of one kind: the code of a product again, for other extents and strides.
 
 A `Family` holds the code of one kind of product. It blocks other sizes by the same function, and looks for the variant
-that comes out; what its code reads is a table (`tileweave.backends.cpu.llvm.sizes`). Code lives as long
+that comes out; what its code reads is a table (`tileweave.index.sizes`). Code lives as long
 as a kernel holds it.
 
 Source: own.
@@ -19,10 +19,10 @@ from tileweave.backends.cpu.gemm.blocking import ProductBlocking, are_tiny, axes
 from tileweave.backends.cpu.gemm.contract import may_start, without_start
 from tileweave.backends.cpu.gemm.gett import block_product, cut_product
 from tileweave.backends.cpu.llvm.elements import Element, element
-from tileweave.backends.cpu.llvm.sizes import Table
 from tileweave.backends.cpu.target.jit import Code
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
+from tileweave.index.sizes import Table
 from tileweave.teir.merged.form import Merged, MergedOp, Mode
 
 Size = tuple[int, tuple[int, ...]]

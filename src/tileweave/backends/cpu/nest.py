@@ -41,7 +41,6 @@ from tileweave.backends.cpu.gemm.contract import (
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
-from tileweave.backends.cpu.llvm.sizes import Sizes, plain
 from tileweave.backends.cpu.maps.beside import ROWS as BESIDE
 from tileweave.backends.cpu.maps.beside import Beside, beside_of
 from tileweave.backends.cpu.maps.carried import ROWS, Carried, carried_of, emit_carried, side_by_side
@@ -52,6 +51,7 @@ from tileweave.backends.cpu.strategy import Strategy, strategy_of
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import OBJECT_DATA, address_of
+from tileweave.index.sizes import Sizes, plain
 from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.analysis.lower import General
 from tileweave.teir.ir.primitives import operands_of

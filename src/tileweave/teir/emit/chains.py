@@ -172,7 +172,8 @@ def typed_steps(
             problem = f"step {k}: {kind} of {', '.join(map(str, arguments)) or 'nothing'}"
             raise GraphError(where, problem, legal=f"{count} of -{k}..{len(inputs) - 1}" if k else "inputs")
         if kind == FILL:
-            typed.append(ChainStep(kind, (), step[2] if len(step) > 2 else made, float(arguments[0])))
+            number = arguments[0] if isinstance(arguments[0], float) else float(arguments[0])  # as it is: see `Sizes`
+            typed.append(ChainStep(kind, (), step[2] if len(step) > 2 else made, number))
             continue
         dtypes = [inputs[a] if a >= 0 else typed[-1 - a].dtype for a in arguments]
         dtype = step[2] if len(step) > 2 else "INT8" if kind in _COMPARISONS else dtypes[-1]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tileweave.index.sizes import derived
 from tileweave.teir.emit.schedule import LoopDim, Role, fuse_dims
 from tileweave.teir.emit.terms import Term, dims_of, extents_of, letter_strides, refined
 from tileweave.teir.ir.dtypes import width_bytes
@@ -31,6 +32,12 @@ from tileweave.teir.ir.program import (
 
 _CHUNKS = 64
 """Parts of the outermost loop around a scratch row, at most where it divides."""
+
+
+def _chunks(extent: int) -> int:
+    """The parts of a loop of this extent."""
+    count = max((d for d in range(1, _CHUNKS + 1) if extent % d == 0), default=1)
+    return count if count >= min(8, extent) else extent
 
 
 @dataclass(slots=True)
@@ -113,8 +120,7 @@ class Rows:
         chunks = [dim for dim in loops if dim.name.endswith("_chunk")]
         if loops and not chunks:
             longest = max(loops, key=lambda dim: dim.extent)
-            count = max((d for d in range(1, _CHUNKS + 1) if longest.extent % d == 0), default=1)
-            count = count if count >= min(8, longest.extent) else longest.extent
+            count = derived(_chunks, longest.extent)
             each = longest.extent // count
             chunk = LoopDim(f"{longest.name}_chunk", count, tuple(each * s for s in longest.strides), "M")
             inner = [LoopDim(longest.name, each, longest.strides, "M")] if each > 1 else []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from string import ascii_letters
 
 from tileweave.errors import GraphError, LayoutError, NoLayout
-from tileweave.layout import DEFAULT_AXIS, Coord, Iter, Layout, common_refinement, group
+from tileweave.layout import DEFAULT_AXIS, Coord, Iter, Layout, common_refinement, group, strided
 from tileweave.layout.core.search import first_collision
 from tileweave.teir.emit.schedule import LoopDim, Role
 from tileweave.teir.ir.dtypes import width_bytes
@@ -44,6 +44,11 @@ class Operand:
         return tuple(it.extent for it in self.layout.shard) if self.extents is None else self.extents
 
     @property
+    def parts(self) -> tuple[int, ...]:
+        """The extents of D: of the indices, or of what they are cut into."""
+        return tuple(it.extent for it in self.layout.shard)
+
+    @property
     def strides(self) -> tuple[int, ...]:
         """The strides of D in elements."""
         return tuple(it.stride[DEFAULT_AXIS] for it in self.layout.shard)
@@ -58,9 +63,72 @@ class Operand:
         """The offset O in bytes."""
         return self.layout.offset[DEFAULT_AXIS] * width_bytes(self.dtype)
 
+    @property
+    def leaves_memory(self) -> bool:
+        """Whether its layout has another axis than ``m``."""
+        layout = self.layout
+        return any(axis != DEFAULT_AXIS for it in layout.shard for axis in it.stride.axes) or any(
+            axis != DEFAULT_AXIS for axis in layout.offset.axes
+        )
+
+    @property
+    def replicated(self) -> bool:
+        """Whether an element has several places."""
+        return bool(self.layout.replica)
+
     def __str__(self) -> str:
         indices = "" if self.extents is None else f" as {self.extents}"
         return f"{self.dtype} {self.layout}{indices}"
+
+
+class StridedOperand(Operand):
+    """An operand that lies as an array does: a stride per index, no offset. Its layout is made when it is asked for.
+
+    Args:
+        shape: positive extents.
+        strides: in elements, of any sign.
+        dtype: as of an `Operand`.
+    """
+
+    __slots__ = ("_shape", "_strides")
+    _shape: tuple[int, ...]
+    _strides: tuple[int, ...]
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> None:
+        for name, value in (("_shape", shape), ("_strides", strides), ("dtype", dtype), ("extents", None)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def layout(self) -> Layout:
+        """The layout, of one iter per index."""
+        return strided(self._shape, self._strides)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the indices."""
+        return self._shape
+
+    parts = shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements."""
+        return self._strides
+
+    @property
+    def offset_bytes(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def leaves_memory(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def replicated(self) -> bool:
+        """No."""
+        return False
 
 
 Term = tuple[str, Operand]
@@ -90,16 +158,12 @@ def extents_of(where: str, terms: Sequence[Term]) -> dict[str, int]:
         if not isinstance(given, Operand):
             problem = f"{type(given).__name__} is given as an operand"
             raise GraphError(where, problem, legal="Operand(layout, dtype), which names no values")
-        if any(axis != DEFAULT_AXIS for it in operand.layout.shard for axis in it.stride.axes) or (
-            set(operand.layout.offset.axes) - {DEFAULT_AXIS}
-        ):
+        if operand.leaves_memory:
             raise LayoutError(
                 where, f"a layout leaves the memory axis {DEFAULT_AXIS}", inputs={"layout": operand.layout}
             )
-        reach = sum(
-            abs(stride) * (it.extent - 1) for it, stride in zip(operand.layout.shard, operand.strides, strict=True)
-        )
-        if (reach + abs(operand.layout.offset[DEFAULT_AXIS]) + 1) * width_bytes(operand.dtype) >= 1 << 63:
+        reach = sum([abs(stride) * (n - 1) for n, stride in zip(operand.parts, operand.strides, strict=True)])
+        if (reach + 1) * width_bytes(operand.dtype) + abs(operand.offset_bytes) >= 1 << 63:
             problem = f"its elements lie {reach} apart, beyond addresses of 64 bits"
             raise LayoutError(where, problem, inputs={"layout": operand.layout})
         if len(letters) != len(operand.shape):
@@ -120,12 +184,24 @@ def shown(terms: Sequence[Term]) -> dict[str, object]:
 
 def check_output(where: str, output: str, out: Operand) -> None:
     """Passes an output none of whose elements share a byte."""
-    if out.layout.replica:
+    if out.replicated:
         raise LayoutError(where, "the output is replicated", inputs={"out": out}, legal="one place per element")
-    collision = first_collision([it.extent for it in out.layout.shard], out.strides)
+    if _nest(out.parts, out.strides):
+        return
+    collision = first_collision(out.parts, out.strides)
     if collision is not None:
         problem = f"elements of the output that are {collision} apart in ({','.join(output)}) share memory"
         raise LayoutError(where, problem, inputs={"out": out}, legal="strides that keep elements apart")
+
+
+def _nest(extents: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether each stride passes over all that smaller ones reach, so that no two elements meet."""
+    reach = 0
+    for stride, n in sorted([(abs(stride), n) for stride, n in zip(strides, extents, strict=True) if n > 1]):
+        if stride <= reach:
+            return False
+        reach += stride * (n - 1)
+    return True
 
 
 def letter_strides(letters: str, operand: Operand) -> dict[str, int]:

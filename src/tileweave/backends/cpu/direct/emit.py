@@ -21,7 +21,7 @@ from tileweave.backends.cpu.llvm.elements import Element, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
 from tileweave.backends.cpu.llvm.meanings import Registers
-from tileweave.backends.cpu.llvm.sizes import known
+from tileweave.index.sizes import known
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import MergedOp
 

@@ -38,8 +38,8 @@ from tileweave.backends.cpu.gemm.staging import (
     transposed_non_temporal,
 )
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
-from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target
+from tileweave.index.sizes import known
 from tileweave.teir.merged.form import MergedOp
 
 PARAMETERS = [

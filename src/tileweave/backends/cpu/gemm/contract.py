@@ -17,10 +17,10 @@ from tileweave.backends.cpu.llvm.elements import Element, convert
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import constants, emit_nest, run_tasks
 from tileweave.backends.cpu.llvm.products import multiply_add
-from tileweave.backends.cpu.llvm.sizes import unrecorded
 from tileweave.backends.cpu.memory import rounded
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
+from tileweave.index.sizes import unrecorded
 from tileweave.teir.merged.form import MergedOp, Mode, sizes_of
 from tileweave.teir.merged.form import with_sizes as with_numbers
 

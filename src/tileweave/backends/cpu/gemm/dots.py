@@ -20,8 +20,8 @@ from tileweave.backends.cpu.llvm.elements import Element, convert, vector, zero
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.meanings import relu
 from tileweave.backends.cpu.llvm.products import multiply_add
-from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target
+from tileweave.index.sizes import known
 
 _FEW_ROWS, _FEW_COLUMNS, _AT_ONCE = 16, 8, 6
 """Rows, or columns, that are few, and how many of them a tile has at most, one more where there are 32 registers

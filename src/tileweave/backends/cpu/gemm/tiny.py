@@ -19,8 +19,8 @@ from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import emit_points
 from tileweave.backends.cpu.llvm.meanings import relu
 from tileweave.backends.cpu.llvm.products import multiply_add
-from tileweave.backends.cpu.llvm.sizes import known
 from tileweave.backends.cpu.target.target import Target
+from tileweave.index.sizes import known
 from tileweave.teir.merged.form import MergedOp, Mode
 
 _MOST_PRODUCTS, _UNROLLED = 1024, 256

@@ -4,7 +4,7 @@ Values are strings (``%7``, an operand of an instruction) or Python integers (co
 constants is done here, so address code with static strides stays short. Loops carry their values through phi nodes,
 and no IR pass is needed afterwards: what is written is what is compiled.
 
-A size that is no constant (`tileweave.backends.cpu.llvm.sizes`) stands in the text by its name; every function that
+A size that is no constant (`tileweave.index.sizes`) stands in the text by its name; every function that
 names one, or calls one that may, finds the table of sizes behind the environment of the call.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from tileweave.backends.cpu.llvm.sizes import Sizes
+from tileweave.index.sizes import Sizes
 
 Value = str | int
 Carry = Sequence[tuple[str, Value]]

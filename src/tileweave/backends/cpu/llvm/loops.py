@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from tileweave.backends.cpu.llvm.ir import Function, Value
-from tileweave.backends.cpu.llvm.sizes import plain
+from tileweave.index.sizes import plain
 from tileweave.teir.merged.form import Mode
 
 PARALLEL_BYTES = 256 * 1024

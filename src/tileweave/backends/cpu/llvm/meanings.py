@@ -14,9 +14,9 @@ from tileweave.backends.cpu.llvm.elements import Element, convert, element, spla
 from tileweave.backends.cpu.llvm.functions import Floats
 from tileweave.backends.cpu.llvm.integers import Integers
 from tileweave.backends.cpu.llvm.ir import Function
-from tileweave.backends.cpu.llvm.sizes import exactly
 from tileweave.backends.cpu.llvm.vectors import broadcast, suffix
 from tileweave.backends.cpu.target.target import Target
+from tileweave.index.sizes import exactly
 from tileweave.teir.ir.dtypes import accumulator, numpy_dtype
 from tileweave.teir.ir.extensions import NEUTRAL
 from tileweave.teir.merged.form import MONOIDS

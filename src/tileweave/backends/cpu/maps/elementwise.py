@@ -22,7 +22,6 @@ from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, constants, emit_nest, emit_points
 from tileweave.backends.cpu.llvm.meanings import CHEAP, HEAVY, Registers, wide_of
-from tileweave.backends.cpu.llvm.sizes import known, plain
 from tileweave.backends.cpu.maps.blocks import LONG_ROW_BYTES, paged
 from tileweave.backends.cpu.maps.order import Shape, shape_of, with_sizes
 from tileweave.backends.cpu.maps.pieces import SplitReduction, pieces_of
@@ -31,6 +30,7 @@ from tileweave.backends.cpu.maps.tiles import PIECE, RUN, Crossing, crossing_of,
 from tileweave.backends.cpu.maps.transpose import emit_transpose, transposable
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import LINE_BYTES
+from tileweave.index.sizes import known, plain
 from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, Stage
 from tileweave.teir.merged.order import Pairs
 

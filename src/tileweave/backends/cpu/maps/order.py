@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.llvm.elements import Element
-from tileweave.backends.cpu.llvm.sizes import plain
 from tileweave.backends.cpu.target.target import Target
+from tileweave.index.sizes import plain
 from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, fuse
 from tileweave.teir.merged.order import Pairs, free
 

@@ -18,8 +18,8 @@ from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.meanings import Registers
-from tileweave.backends.cpu.llvm.sizes import plain
 from tileweave.backends.cpu.target.target import Target
+from tileweave.index.sizes import plain
 from tileweave.teir.merged.form import Loop, MergedOp
 from tileweave.teir.merged.order import Pairs
 

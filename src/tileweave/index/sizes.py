@@ -346,6 +346,12 @@ class Table:
         return found
 
 
+def derived(function: Callable[..., int], *given: int) -> int:
+    """``function(*given)``; of sizes that are followed a size that follows from them, whatever the function decides."""
+    one = next((size for size in given if isinstance(size, Word)), None)
+    return function(*given) if one is None else one.sizes.answers(lambda now: (function(*now),), given)[0]
+
+
 def plain(size: int) -> int:
     """A size as a constant of the text, which holds for this very number from then on; a word stays a word."""
     return size.__index__() if isinstance(size, FollowedSize) else size
