@@ -62,14 +62,21 @@ def task_memory(
     last = np.full(count, -1, np.int64)
     for kind in kinds:
         step[kind.numbers], machine[kind.numbers] = kind.sample.step, kind.machines
+    made, reader = list[IntArray](), list[IntArray]()
     for kind in kinds:
         size = block_bytes(steps[kind.sample.step], kind.sample)
         more = None if temporary_bytes is None else temporary_bytes[kind.numbers]
         need[kind.numbers] = size + (_temporary_bytes(steps[kind.sample.step], kind, machine) if more is None else more)
         out[kind.numbers] = 0 if steps[kind.sample.step].spilled else size
         needs = kind.needs
-        readers += np.bincount(needs[needs >= 0], minlength=count)
-        np.maximum.at(last, needs[needs >= 0], np.broadcast_to(kind.numbers[:, None], needs.shape)[needs >= 0])
+        if needs.size:
+            made.append(needs.reshape(-1))
+            reader.append(np.repeat(kind.numbers, needs.shape[1]))
+    if made:
+        needs, by = np.concatenate(made), np.concatenate(reader)
+        there = needs >= 0
+        readers = np.bincount(needs[there], minlength=count)
+        np.maximum.at(last, needs[there], by[there])
     read = np.flatnonzero(readers)
     events = np.concatenate([read, last[read]])  # a block comes when its task is done, and goes after its last reader
     keys = np.concatenate([machine[read]] * 2) * (count + 1) + events
@@ -122,8 +129,10 @@ def _temporary_bytes(step: Step, kind: TaskColumns, machine: IntArray) -> IntArr
             if piece.constant:
                 continue
             size = piece.region.size * read.dtype.itemsize
-            here = (machine[column.tasks] == kind.machines) & (not piece.fetched)
-            most = np.maximum(most, np.where(here, 0, size))
+            if piece.fetched:
+                most = np.maximum(most, size)
+            else:
+                most = np.maximum(most, np.where(machine[column.tasks] == kind.machines, 0, size))
         gathered = len(read.pieces) != 1 and not takes_boxes(step.node)
         total = total + most + (read.size_bytes if gathered else 0)
     return total

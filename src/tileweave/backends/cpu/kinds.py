@@ -133,7 +133,7 @@ class Family:
             lent: whether code may serve that was made for another tile, and is slower.
         """
         order = self.op.operands
-        ends = _ends(sizes, self.widths)
+        ends = ends_of(sizes, self.widths)
         if ends is None:
             return None
         old = self.op
@@ -200,7 +200,7 @@ def _unlike(c: ProductBlocking, other: ProductBlocking) -> int:
     return far + 4 * abs(c.columns.width - other.columns.width) + abs(c.rows.width - other.rows.width)
 
 
-def _ends(sizes: Sequence[Size], widths: Sequence[int]) -> list[int] | None:
+def ends_of(sizes: Sequence[Size], widths: Sequence[int]) -> list[int] | None:
     """The bytes of every tensor; None where two indices may meet in a byte."""
     ends = []
     for j, width in enumerate(widths):
@@ -244,7 +244,7 @@ def family_of(form: Merged, target: Target, threads: int, settings: Settings) ->
     widths = [element(spec.dtype).width_bytes for spec in program.tensors]
     # with rows and columns, and operands whose elements are apart, it is a product for any sizes, never a convolution
     apart = [side[:3] for side in sides]
-    if _ends(sizes, widths) is None or not all([k == 0, k == 1, True] in apart for k in (0, 1)):
+    if ends_of(sizes, widths) is None or not all([k == 0, k == 1, True] in apart for k in (0, 1)):
         return None
     if count > 3 and not may_start(op, elements, target, threads, settings):
         return None

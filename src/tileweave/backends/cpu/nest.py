@@ -317,7 +317,7 @@ class _Emitter:
         strategy = strategy_of(op, kernel)
         named = op.kind != "Chain" and not isinstance(kernel, General)
         lines = [str(kernel)] if named or op.kind == "Contraction" else []
-        if lines:
+        if lines and not follows:
             kind, values = kind_of(op, self.program)
             lines.append(f"kind {kind.key}: {', '.join(f'{name} {value}' for name, value in values.items())}")
         elements = self.elements(op)

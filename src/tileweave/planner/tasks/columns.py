@@ -175,7 +175,10 @@ def columns_of(tasks: Enumerator) -> list[TaskColumns]:
     last = {one.tensor: number for number in range(len(tasks.steps)) for one in tasks.shards(number).inputs}
     for number in range(len(tasks.steps)):
         shards = tasks.shards(number)
-        known = _Along(tasks, shards).kinds() if shards.step.cuts.count > 1 else None
+        if shards.step.cuts.count == 1:
+            found.append(_stacked([shards.task(0)]))
+            continue
+        known = _Along(tasks, shards).kinds()
         found += grouped(map(tasks.task, shards.issued.tolist()), step_of) if known is None else known
         tasks.forget(one for one in shards.inputs if last[one.tensor] == number)  # nobody else reads these
     return sorted(found, key=lambda kind: kind.sample.number)

@@ -126,7 +126,7 @@ def cut_product(
     )
     dots = cut_dots(c, target, threads) if unwished else None
     if dots is not None:
-        return dots
+        return replace(dots, last=0)  # which a tile is cut by
     if not transposed:
         return wished(c, settings)
     unit = transposed[2]

@@ -70,7 +70,7 @@ def emit_elementwise(
         def meaning(g: Function, value: str, lanes: int) -> str:
             return Registers(g, target, lanes).value(only.kind, [(value, elements[0])], elements[1])
 
-        emit_transpose(f, target, constants(shape.dims), elements, pointers, meaning, parallel=parallel)
+        emit_transpose(f, target, shape.dims, elements, pointers, meaning, parallel=parallel)
     else:
         pieces = pieces_of(op, elements) if parallel and prod(dim.extent for dim in shape.outer) < _FEW else None
         if pieces is not None:

@@ -13,12 +13,13 @@ known when code is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from math import ceil, log2, prod
 
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, vector
 from tileweave.backends.cpu.llvm.ir import Function, Value
-from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, run_tasks
+from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, constants, run_tasks
 from tileweave.backends.cpu.maps.blocks import (
     LEAST_ROW_BYTES,
     LONG_ROW_BYTES,
@@ -28,8 +29,10 @@ from tileweave.backends.cpu.maps.blocks import (
     cut_direct,
     cut_staged,
     overflowing,
+    with_sizes,
 )
 from tileweave.backends.cpu.target.target import Target
+from tileweave.index.sizes import derived, known, plain
 from tileweave.teir.merged.form import Mode
 
 Meaning = Callable[[Function, str, int], str]
@@ -87,8 +90,13 @@ def emit_transpose(
     """
     size_bytes = elements[1].width_bytes * prod(dim.extent for dim in dims)
     widths = elements[0].width_bytes, elements[1].width_bytes
-    unit = _unit(dims, widths)
-    cut = _cut(target, dims[:-1] if unit > 1 else dims, (unit * widths[0], unit * widths[1]), size_bytes)
+    if size_bytes > target.l2_bytes or dims[-1].strides[0] == widths[0]:
+        dims = constants(dims)  # how blocks are cut that are collected owes itself to all sizes
+    unit = plain(_unit(dims, widths))
+    whole = unit * widths[0], unit * widths[1]
+    cut = _cut(target, dims[:-1] if unit > 1 else dims, whole, size_bytes)
+    if f.module.sizes is not None and not all(known(dim.extent) for dim in dims):
+        cut = with_sizes(cut, whole, f.module.sizes.parameter)
     streams = size_bytes >= target.l3_bytes and target.has("sse2")
     _Mover(f, target, elements, unit, cut, meaning, streams).emit(
         f, pointers, parallel=parallel and size_bytes >= PARALLEL_BYTES
@@ -156,28 +164,34 @@ class _Mover:
         total = prod(digit.extent for digit in self.cut.digits)
         parallel = parallel and total > 1
         shares = f.min(f.mul(f.load("i64", f.at("%env", 24), 8), 8), total) if parallel else 1
-        frame = f.slot("i64", 3)
-        f.store("i64", shares, frame, 8)
+        frame = f.slot("i64", 4)
+        f.store("ptr", "%env", frame, 8)  # where a task finds the sizes
+        f.store("i64", shares, f.at(frame, 8), 8)
         for k, pointer in enumerate(pointers):
-            f.store("ptr", pointer, f.at(frame, 8 + 8 * k), 8)
+            f.store("ptr", pointer, f.at(frame, 16 + 8 * k), 8)
+        if self.cut.buffer_bytes:
+            self.drain()
+        self.plane()
+        self.task(total)
         if parallel:
             run_tasks(f, f"{self.name}.task", frame, shares)
         else:
             f.call(f"{self.name}.task", f"ptr {frame}", "i64 0", "i64 %thread")
-        self.plane()
-        if self.cut.buffer_bytes:
-            self.drain()
-        self.task(total)
 
     def task(self, total: int) -> None:
         """The function ``(frame, task, thread)``: a share of the blocks, each written while the next is collected."""
         g = Function(self.module, f"{self.name}.task", [("ptr", "frame"), ("i64", "task"), ("i64", "thread")])
-        shares = g.load("i64", "%frame", 8)
-        bases = [g.load("ptr", g.at("%frame", 8 + 8 * k), 8) for k in range(2)]
+        shares = g.load("i64", g.at("%frame", 8), 8)
+        bases = [g.load("ptr", g.at("%frame", 16 + 8 * k), 8) for k in range(2)]
         first = g.div(g.mul("%task", total), shares)
         last = g.div(g.mul(g.add("%task", 1), total), shares)
         if not self.cut.buffer_bytes:
-            g.loop(first, last, lambda flat, _: self.direct(g, flat, bases))
+
+            def next_one(_: Value, digits: list[str]) -> list[Value]:
+                self.direct(g, digits, bases)
+                return self.following(g, digits)
+
+            g.loop(first, last, next_one, carry=[("i64", digit) for digit in self.digits(g, first)])
             g.ret()
             return
         buffers = g.slot("i8", 2 * self.cut.buffer_bytes)
@@ -195,9 +209,8 @@ class _Mover:
             g.emit("call void @llvm.x86.sse.sfence()")  # streamed lines are seen by whoever waits for the task
         g.ret()
 
-    def direct(self, f: Function, flat: Value, bases: list[str]) -> None:
+    def direct(self, f: Function, digits: Sequence[Value], bases: list[str]) -> None:
         """One block, written as it is read."""
-        digits = self.digits(f, flat)
         source, into = (f.at(base, self.place(f, digits, k)) for k, base in enumerate(bases))
         f.call(f"{self.name}.plane", f"ptr {source}", f"ptr {into}", f"ptr {source}", "i64 0")
 
@@ -303,6 +316,7 @@ class _Mover:
 
     # ---- squares ------------------------------------------------------------------------------------------------
 
+    @cached_property
     def square(self) -> tuple[int, int]:
         """Lanes along the output and elements along the input of one square: those that cost the least."""
         cut = self.cut
@@ -317,16 +331,18 @@ class _Mover:
         short, long = max(1, 16 // width), max(1, 32 // width)
         sizes = [(lanes, min(lanes, q)) for lanes in (2, 4, 8, 16, 32) if lanes <= most for q in (short, long)]
 
-        def cost(size: tuple[int, int]) -> float:
+        gone = crowded(along.dim)  # a line may be gone before it is read again
+
+        def cost(size: tuple[int, int], x: int, y: int) -> float:
             lanes, q = size
-            if crowded(along.dim):  # a line may be gone before it is read again
-                loads = lanes * (1.0 if q > short else 2.0)
-            else:
-                loads = lanes * (2.2 if q > short else 1.0)
+            loads = lanes * ((1.0 if q > short else 2.0) if gone else 2.2 if q > short else 1.0)
             tiles = ceil(x / q) + (0.25 if x > q and x % q else 0.0)
             return ceil(y / lanes) * tiles * (loads + (lanes - q) + q * log2(q) + q)
 
-        return min(sizes, key=cost)
+        def best(x: int, y: int) -> int:
+            return min(range(len(sizes)), key=lambda k: cost(sizes[k], x, y))
+
+        return sizes[plain(derived(best, x, y))]
 
     def plane(self) -> None:
         """The function ``(source, into, ahead, number, before.., pieces, total)``: a block of the two dense axes.
@@ -340,11 +356,9 @@ class _Mover:
             parameters += [*_BEFORE, ("i64", "pieces"), ("i64", "total")]
         f = Function(self.module, f"{self.name}.plane", parameters)
         along = cut.sides[cut.along]
-        lanes, _ = self.square()
+        lanes, _ = self.square
         live = min(lanes, along.run)
         strips = self.strips()
-        breadth = self.unit * self.elements[1].width_bytes * (1 if cut.cross is None else cut.sides[cut.cross].run)
-        together = max(1, min(strips, _STRIP_BYTES // (live * breadth)))
 
         def strip(index: Value, _: list[str]) -> None:
             y = f.min(f.mul(index, lanes), along.run - live)
@@ -360,17 +374,21 @@ class _Mover:
         def turn(begin: Value, _: list[str]) -> None:
             end = f.min(f.add(begin, together), strips)
             f.loop(begin, end, strip)
-            if staged:
-                ends = [f.div(f.mul(f.add("%number", n), "%pieces"), "%total") for n in (begin, end)]
-                before = [f"{type} %{name}" for type, name in _BEFORE]
-                f.call(f"{self.name}.drain", *before, *(f"i64 {end}" for end in ends))
+            ends = [f.div(f.mul(f.add("%number", n), "%pieces"), "%total") for n in (begin, end)]
+            before = [f"{type} %{name}" for type, name in _BEFORE]
+            f.call(f"{self.name}.drain", *before, *(f"i64 {end}" for end in ends))
 
-        f.loop(0, strips, turn, step=together)
+        if staged:
+            breadth = self.unit * self.elements[1].width_bytes * (1 if cut.cross is None else cut.sides[cut.cross].run)
+            together = max(1, min(strips, _STRIP_BYTES // (live * breadth)))
+            f.loop(0, strips, turn, step=together)
+        else:
+            f.loop(0, strips, strip)
         f.ret()
 
     def strips(self) -> int:
         """How many strips a plane has."""
-        return ceil(self.cut.sides[self.cut.along].run / self.square()[0])
+        return -(-self.cut.sides[self.cut.along].run // self.square[0])
 
     def vectors(self, f: Function, places: list[str], live: int, ahead: str | None = None) -> None:
         """Some elements of an axis in which both tensors are dense."""
@@ -401,19 +419,21 @@ class _Mover:
 
     def tiles(self, f: Function, places: list[str], ahead: str, cross: BlockAxis, along: BlockAxis) -> None:
         """Some lanes of the output's dense axis times the run of the input's, in squares."""
-        lanes, q = self.square()
+        lanes, q = self.square
         source, out = self.elements
         staged = bool(self.cut.buffer_bytes)
         down = cross.dim.strides[0] < 0
         live_x, live_y = min(q, cross.run), min(lanes, along.run)
         loaded = None if live_x == q else vectors.mask_of(live_x, q)
         stored = None if live_y == lanes else vectors.mask_of(live_y, lanes)
-        count = ceil(cross.run / q)
-        run_bytes = cross.run * source.width_bytes
-        sides = (*(self.cut.sides[k] for k in self.cut.inside), along)
-        whole = not run_bytes % _LINE and not any(side.dim.strides[0] % _LINE for side in sides)
-        touched = live_y * (ceil(run_bytes / _LINE) + (not whole))
-        asked = next(d for d in range(1, live_y + 1) if live_y % d == 0 and (d * count >= touched or d == live_y))
+        count = -(-cross.run // q)
+        asked = 0
+        if staged:
+            run_bytes = cross.run * source.width_bytes
+            sides = (*(self.cut.sides[k] for k in self.cut.inside), along)
+            whole = not run_bytes % _LINE and not any(side.dim.strides[0] % _LINE for side in sides)
+            touched = live_y * (ceil(run_bytes / _LINE) + (not whole))
+            asked = next(d for d in range(1, live_y + 1) if live_y % d == 0 and (d * count >= touched or d == live_y))
 
         def tile(index: Value, _: list[str]) -> None:
             x = f.min(f.mul(index, q), cross.run - live_x)
@@ -434,7 +454,7 @@ class _Mover:
 
     def ask(self, f: Function, ahead: str, pair: Value, count: int, cross: BlockAxis, along: BlockAxis) -> None:
         """Ask for some of the lines that the same strip of the next block reads; pairs are row + rows * line."""
-        rows = min(self.square()[0], along.run)
+        rows = min(self.square[0], along.run)
         offset = f.min(f.mul(f.div(pair, rows), _LINE), cross.run * self.elements[0].width_bytes - 1)
         if cross.dim.strides[0] < 0:
             offset = f.sub(0, offset)
