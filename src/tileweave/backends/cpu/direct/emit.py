@@ -21,8 +21,8 @@ from tileweave.backends.cpu.llvm.elements import Element, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
 from tileweave.backends.cpu.llvm.meanings import Registers
-from tileweave.index.sizes import known
 from tileweave.backends.cpu.target.target import Target
+from tileweave.index.sizes import known
 from tileweave.teir.merged.form import MergedOp
 
 _ENTRY_BYTES = 16
