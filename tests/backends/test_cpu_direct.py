@@ -17,7 +17,8 @@ from tileweave.backends.cpu.direct import match
 from tileweave.backends.cpu.direct.match import LONG_ROW
 from tileweave.backends.cpu.target.target import host
 from tileweave.layout import strided
-from tileweave.lower.programs import OperandView, program
+from tileweave.lower.emitted import OperandView, program
+from tileweave.lower.programs import program_kind
 from tileweave.teir import Operand, emit_einsum
 
 TIMES = 12
@@ -45,7 +46,8 @@ def compiled(x, w, out, *, threads=1, target=None, stride, dilation, groups):
     operation = made.producer
     assert made.shape == out.shape
     views = {"x": OperandView.of(x), "w": OperandView.of(w)}
-    return compile(program(operation, "block", views, OperandView.of(out)), threads=threads, target=target, cache=False)
+    made = program(program_kind(operation, "block", list(views)), views, OperandView.of(out))
+    return compile(made, threads=threads, target=target, cache=False)
 
 
 def drawn(draw):

@@ -31,6 +31,8 @@ TARGETS = [
 
 
 def dense(shape: tuple[int, ...], dtype: str = "FP32", gap: int = 0) -> teir.Operand:
+    if not shape:
+        return teir.Operand(tw.layout.strided((), ()), dtype)
     array = np.empty((*shape[:-1], shape[-1] + gap), np.int8)[..., : shape[-1]]
     return teir.Operand(tw.layout.strided(shape, array.strides), dtype)
 
@@ -73,7 +75,12 @@ def random_product(rng: random.Random) -> teir.Program:
     """A product with what stands before and behind it."""
     m, n, k, b = (int(2 ** rng.uniform(0.5, 8)) for _ in range(4))
     dtype = rng.choice(("FP32", "FP32", "FP64"))
-    kind = rng.randrange(4)
+    kind = rng.randrange(5)
+    if kind == 4:
+        equation = rng.choice(("ik,k->i", "k,kj->j", "bik,bk->bi", "i,i->", "ij,ij->ij", "i,j->ij"))
+        extents = {"i": m, "j": n, "k": k, "b": b // 8 + 1}
+        one, two, made = (tuple(extents[c] for c in term) for term in equation.replace("->", ",").split(","))
+        return teir.emit_contraction(equation, (dense(one, dtype), dense(two, dtype)), dense(made or (), dtype))
     if kind == 0:
         shapes = (b // 8 + 1, m, k), (b // 8 + 1, k, n), (b // 8 + 1, m, n)
         x, w, out = (dense(shape, dtype) for shape in shapes)

@@ -11,7 +11,7 @@ from tileweave.backends.cpu.attention.match import match
 from tileweave.backends.cpu.target.target import host
 from tileweave.graph.ir.nodes import Tensor
 from tileweave.layout import strided
-from tileweave.lower.programs import whole_program
+from tileweave.lower.emitted import whole_program
 
 SEED = 20261122
 SHAPES = ((130, 300, 64, 64), (33, 129, 80, 97), (257, 40, 16, 3))

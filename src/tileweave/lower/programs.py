@@ -170,7 +170,7 @@ def program_kind(operation: Operation, stage: str, names: Sequence[str]) -> Prog
     elif family == "contraction":
         long = _is_long(operation)
     elif family == "reduction":
-        long = is_float(dtype_name(result_of(operation)[1].dtype)) and _is_long_sum(operation)
+        long = result_of(operation)[1].dtype in _FLOATS | _NARROW and _is_long_sum(operation)
     parameters = tuple([pair for pair in operation.parameters if pair[0] not in _SAID])
     asked = operator_of(operation).lowering
     return ProgramKind(family, operation.operator, asked, parameters, tuple(names), long, tuple(steps), product)

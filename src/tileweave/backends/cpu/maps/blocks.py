@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil, gcd, inf, log2, prod
 
 from tileweave.backends.cpu.memory import rounded
-from tileweave.index.sizes import known, plain
+from tileweave.index.sizes import plain
 from tileweave.teir.merged.form import Mode
 
 LEAST_ROW_BYTES = 128
@@ -118,8 +118,9 @@ def with_sizes(cut: Blocking, widths: tuple[int, int], size: Callable[[int], int
 
     def side(one: BlockAxis) -> BlockAxis:
         strides = tuple([stride(s, w) for s, w in zip(one.dim.strides, widths, strict=True)])
-        run = one.run if known(one.run) else plain(one.run) if one.run <= _CONSTANT_RUN else size(one.run)
-        return BlockAxis(Mode(size(one.dim.extent), strides), run, stride(one.held, widths[1]))
+        extent = size(one.dim.extent)
+        whole = not one.run < one.dim.extent and one.run > _CONSTANT_RUN
+        return BlockAxis(Mode(extent, strides), extent if whole else plain(one.run), stride(one.held, widths[1]))
 
     digits = tuple([Digit(one.side, size(one.extent), one.weight) for one in cut.digits])
     return replace(cut, sides=tuple(map(side, cut.sides)), digits=digits)

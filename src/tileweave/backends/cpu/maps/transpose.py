@@ -32,7 +32,7 @@ from tileweave.backends.cpu.maps.blocks import (
     with_sizes,
 )
 from tileweave.backends.cpu.target.target import Target
-from tileweave.index.sizes import derived, known, plain
+from tileweave.index.sizes import derived, plain
 from tileweave.teir.merged.form import Mode
 
 Meaning = Callable[[Function, str, int], str]
@@ -90,12 +90,13 @@ def emit_transpose(
     """
     size_bytes = elements[1].width_bytes * prod(dim.extent for dim in dims)
     widths = elements[0].width_bytes, elements[1].width_bytes
-    if size_bytes > target.l2_bytes or dims[-1].strides[0] == widths[0]:
+    collected = size_bytes > target.l2_bytes or dims[-1].strides[0] == widths[0]
+    if collected or f.module.sizes is None:
         dims = constants(dims)  # how blocks are cut that are collected owes itself to all sizes
     unit = plain(_unit(dims, widths))
     whole = unit * widths[0], unit * widths[1]
     cut = _cut(target, dims[:-1] if unit > 1 else dims, whole, size_bytes)
-    if f.module.sizes is not None and not all(known(dim.extent) for dim in dims):
+    if f.module.sizes is not None and not collected:
         cut = with_sizes(cut, whole, f.module.sizes.parameter)
     streams = size_bytes >= target.l3_bytes and target.has("sse2")
     _Mover(f, target, elements, unit, cut, meaning, streams).emit(
