@@ -349,7 +349,14 @@ class Table:
 def derived(function: Callable[..., int], *given: int) -> int:
     """``function(*given)``; of sizes that are followed a size that follows from them, whatever the function decides."""
     one = next((size for size in given if isinstance(size, Word)), None)
-    return function(*given) if one is None else one.sizes.answers(lambda now: (function(*now),), given)[0]
+    if one is None:
+        return function(*given)
+
+    def made(now: tuple[int, ...], near: bool) -> tuple[int]:
+        return (function(*now),)
+
+    found: int = one.sizes.answers(made, given)[0]
+    return found
 
 
 def plain(size: int) -> int:
