@@ -148,3 +148,20 @@ def test_a_pinned_plan_is_compared_with_a_fused_one(capsys):
 def test_options_of_models_are_refused_for_programs(capsys, words):
     assert main(words) == 2
     assert "'program.py' is a program" in capsys.readouterr().err and not Path("out.npz").exists()
+
+
+def test_a_plan_for_a_cluster_has_margins(capsys):
+    program = "import numpy as np, tileweave as tw\ny = tw.source(np.ones((4096, 64), np.float32))\n"
+    program += "for _ in range(20):\n    y = tw.stencil(y, np.full((3, 3), 0.1, np.float32))\nprint(tw.run(y).sum())\n"
+    Path("heat.py").write_text(program)
+    words = ["plan", "heat.py", "--machines", "2", "--pin", "conv=1,1,2,1,1", "--json"]
+    found = []
+    for runtime in ("local", "ray"):
+        assert main([*words, "--runtime", runtime]) == 0
+        found += json.loads(capsys.readouterr().out)
+    local, cluster = found
+    assert cuts(local) == cuts(cluster)
+    moved = [[step["bytes_moved"] for step in plan["steps"]] for plan in found]
+    assert all(moved[0][1:20]) and sum(map(bool, moved[1])) == 1
+    assert main([*words[:-1], "--runtime", "ray"]) == 0
+    assert "margins: chains of stencils exchange once" in capsys.readouterr().out

@@ -115,6 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     _program_arguments(plan)
     plan.add_argument("--json", action="store_true", help="print the plans as JSON")
+    plan.add_argument(
+        "--runtime", choices=("local", "ray"), default="local", help="where it would run: on a cluster, with margins"
+    )
     _draw_arguments(plan, "draw the first plan")
     plan.add_argument("--diff", metavar="FILE.json", help="print only what differs from the plans of a file")
     plan.add_argument("--html", metavar="FILE.html", help="write the first plan as one page")

@@ -17,7 +17,7 @@ from tileweave.cli.files import check_new, draw, write_whole
 from tileweave.cli.model import run_model
 from tileweave.cli.planning import Planning, difference, write_plans
 from tileweave.errors import PlanError, RunError, StorageError, TileweaveError
-from tileweave.planner import Machines, Plan, machines
+from tileweave.planner import Machines, Plan, machines, with_margins
 from tileweave.planner.show.document import documents
 from tileweave.runtime.events import Listener
 from tileweave.runtime.session import PlanningDone, Session, session
@@ -128,11 +128,13 @@ def plan_program(options: argparse.Namespace) -> int:
         raise nothing_runs("tileweave plan", options.program)
     _keep(options, plans)
     if options.json:
-        print(json.dumps([plan.to_json() for plan in plans], indent=2))
+        shown = [with_margins(plan) for plan in plans] if options.runtime == "ray" else plans
+        print(json.dumps([plan.to_json() for plan in shown], indent=2))
     else:
         for number, plan in enumerate(plans, start=1):
             print(f"graph {number} of {len(plans)}")
-            print(difference(plan, planning.graphs, before, options.diff) if options.diff else plan.explain())
+            told = difference(plan, planning.graphs, before, options.diff) if options.diff else ""
+            print(told if options.diff else plan.explain(runtime=options.runtime))
             print()
     if options.draw and plans:
         draw(options.draw, plans[0]._repr_svg_())
