@@ -311,6 +311,36 @@ def test_values_of_convolutions_again_have_the_bits_of_their_own_code(block: int
     assert again
 
 
+@pytest.mark.parametrize("kind", ["alone", "bias", "chain"])
+@pytest.mark.parametrize("known", [False, True])
+def test_products_of_other_sizes_have_the_bits_of_their_own_code(kind: str, known: bool) -> None:
+    """With weights that are known, which are arranged, too."""
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    rng, draw, kernels, again = random.Random(seed), np.random.default_rng(seed), [], 0
+    n, k = rng.choice((96, 160, 192, 256)), rng.randrange(40, 300)
+    w, row = draw.standard_normal((k, n), np.float32), draw.standard_normal(n, np.float32)
+    for m in [rng.randrange(60, 300) for _ in range(12)]:
+        x, out = draw.standard_normal((m, k), np.float32), np.empty((m, n), np.float32)
+        operands, rows_ = (dense_of(x), dense_of(w)), teir.Operand(tw.layout.strided((m, n), (0, 1)), "FP32")
+        how = {"init": rows_} if kind == "bias" else {}
+        if kind == "chain":
+            steps = [("Add", (0, 1)), ("Tanh", (-1,))]
+            how = {"chain": steps, "extras": [rows_], "sums": "FP32", "added": ""}
+        program = teir.emit_contraction("ik,kj->ij", operands, dense_of(out), **how)
+        results = []
+        arrays = {"in0": x, "in1": w, "bias": row, "in2": row, "out": out}
+        for cache in (True, False):
+            kernel = cpu.compile(program, threads=1, cache=cache, constant=("in1",) if known else ())
+            again += any(kernel._variant is one._variant for one in kernels)
+            given = [arrays[spec.name] for spec in program.tensors if spec.role != "scratch"]
+            kernel(*kernel.arranged(given))
+            results.append(out.tobytes())
+            kernels += [kernel] * cache
+        assert results[0] == results[1]
+    assert again > 2
+
+
 def test_the_inverse_of_a_count_comes_from_the_table() -> None:
     shared = set()
     for rows_, width in ((40, 96), (48, 160), (64, 224)):

@@ -73,6 +73,7 @@ class CpuKernel:
         self._packings: Mapping[str, Packing | Ordered] = nest.packings
         self._tables = nest.tables  # held: code knows where the tables lie
         self._program: Program | None = program
+        self._on_order: CpuKernel | None = None
         self._over: frozenset[int] | None = None
         self._sized: tuple[Size, ...] = ()
         self._plan = show(form, lambda op: nest.notes.get(op, ())) if form is not None else ""
@@ -555,8 +556,9 @@ def _made(how: _How, *, cache: bool) -> CpuKernel:
     if other is not None:
         program, orders = other
         made = object.__new__(CpuKernel)
-        made.__dict__.update(_made(replace(how, program=program, constant=frozenset()), cache=cache).__dict__)
-        made._packings = orders
+        on_order = _made(replace(how, program=program, constant=frozenset()), cache=cache)
+        made.__dict__.update(on_order.__dict__)
+        made._packings, made._on_order = orders, on_order  # whose code is found again for as long as it lives
         return made
     known = family.kernel() if family else None
     if known is not None:
