@@ -624,16 +624,24 @@ def test_workers_killed_at_random_moments_change_no_result(tmp_path: Path) -> No
     x = g.as_tensor(np.arange(64))
     plan = rows_plan(g.Sink(misbehaving(x * 2, tmp_path / "marks", milliseconds=40), io.target(tmp_path / "a.npy")),
                      machines(2, memory="1GiB"), 32)  # fmt: skip
+
+    def workers(called: bytes) -> list[int]:
+        return [p for p in watchdog.family(session._started().get("raylet", [])) if called in _command(p)]
+
+    for process in workers(b"ray::"):
+        with suppress(OSError):
+            os.kill(process, signal.SIGKILL)
+    began = time.monotonic()
+    run_plan(plan, runtime="ray", threads=2, overwrite=True)
+    slow = max(1.0, (time.monotonic() - began) / 4)  # new workers take longer than that on a busy machine
     kills = runs = right = 0
     while kills < 60:
         stop = threading.Event()
         done: list[int] = []
 
         def kill(stop: threading.Event = stop, done: list[int] = done) -> None:
-            while not stop.wait(float(rng.uniform(0.5, 4.0))):
-                raylets = session._started().get("raylet", [])
-                busy = [p for p in watchdog.family(raylets) if b"ray::work" in _command(p)]
-                if busy:
+            while not stop.wait(slow * float(rng.uniform(0.5, 4.0))):
+                if busy := workers(b"ray::work"):
                     with suppress(OSError):
                         os.kill(busy[int(rng.integers(len(busy)))], signal.SIGKILL)
                         done.append(1)
