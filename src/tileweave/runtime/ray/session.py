@@ -315,6 +315,10 @@ LATE_SECONDS = 10.0
 """A start that has failed after so long was late, as on a busy machine: Ray gives its services some 30 seconds."""
 
 
+ENDED_SECONDS = 5.0
+"""How long the system may take to end a process."""
+
+
 def _begin(ray: Any, threads: int) -> None:
     with _on_loopback(), _ended_where_it_fails(ray):
         ray.init(
@@ -346,6 +350,9 @@ def _ended_where_it_fails(ray: Any) -> Iterator[None]:
         known = family(process for node in nodes for ids in _processes(node).values() for process in ids)
         ray.shutdown()
         end(known)
+        for process in (info.process for node in nodes for infos in node.all_processes.values() for info in infos):
+            with suppress(Exception):
+                process.wait(ENDED_SECONDS)  # else the system keeps its number
         _clear_scratch()
         raise
     finally:
