@@ -184,13 +184,13 @@ class DirectCut:
     form: DirectForm
     numbers: DirectNumbers
     packing: Packing | None
-    vectors: tuple[tuple[tuple[int, int], ...], int, bool]
+    vectors: tuple[tuple[tuple[int, int], ...], int, int, bool]
     terms: tuple[SummedMode, ...] | None
 
     def tables(self) -> tuple[NDArray[Any], ...]:
         """Arrays that the code reads: where vectors of pixels lie in the windowed operand, and where terms do."""
-        rows, lanes, by_rows = self.vectors
-        vectors = _shared(("vectors", self.vectors), lambda: segments(rows, lanes, by_rows=by_rows))
+        rows, lanes, width, by_rows = self.vectors
+        vectors = _shared(("vectors", self.vectors), lambda: segments(rows, lanes, width, by_rows=by_rows))
         terms = self.terms
         return (vectors,) if terms is None else (vectors, _shared(("terms", terms), lambda: term_places(terms)))
 
@@ -256,7 +256,7 @@ def _cut(
         (tiles.tiles, tiles.wide, pixels, row),
     )
     packing = Packing(width, tiles.filters, c.filters[:2], groups, c.terms) if c.packed else None
-    return DirectCut(form, numbers, packing, (c.rows, lanes, c.by_rows), c.terms if terms is None else None)
+    return DirectCut(form, numbers, packing, (c.rows, lanes, width, c.by_rows), c.terms if terms is None else None)
 
 
 @lru_cache(256)

@@ -26,7 +26,7 @@ from tileweave.index.sizes import known
 from tileweave.teir.merged.form import MergedOp
 
 _ENTRY_BYTES = 16
-"""Of a segment in the table of vectors: bytes to lane 0, first lane, last lane."""
+"""Of a segment in the table of vectors: bytes to lane 0, first lane, last lane; by rows, the output's bytes."""
 
 
 def emit_direct(
@@ -291,10 +291,8 @@ class _Writer:
         where = ("ptr", "v") if by_rows else ("i64", "pixel")
         names = [("ptr", "sums"), where, ("ptr", "out"), *(("ptr", f"e{k}") for k in range(len(extras)))]
         f = Function(self.module, f"{self.name}.finish{count}", names)
-        if by_rows:  # of each vector, the table has the first pixel
-            firsts = [f.load("i32", f.at("%v", j * _ENTRY_BYTES + 8), 4) for j in range(count)]
-            wide = [f.value(f"sext i32 {first} to i64") for first in firsts]
-            outs = [f.at("%out", f.mul(pixel, self.width)) for pixel in wide]
+        if by_rows:  # of each vector, the table has the bytes to the first pixel
+            outs = [f.at("%out", f.load("i64", f.at("%v", j * _ENTRY_BYTES + 8), 8)) for j in range(count)]
             starts = [f"%e{k}" for k in range(len(extras))]
         else:
             pixel_bytes = f.mul("%pixel", self.width)

@@ -51,7 +51,9 @@ class Extra:
 
 
 SEGMENT = np.dtype([("at", "i8"), ("first", "i4"), ("end", "i4")])
-"""Of a vector of pixels: bytes to where its lane 0 would be, first lane, last lane; by rows, its first pixel twice."""
+"""Of a vector of pixels: bytes to where its lane 0 would be, first lane, last lane."""
+_BY_ROWS = np.dtype([("at", "i8"), ("out", "i8")])
+"""The same by rows: bytes to its first pixel in the operand, and in the output."""
 
 
 @lru_cache(256)
@@ -62,10 +64,10 @@ def _crossed(rows: tuple[tuple[int, int], ...], lanes: int) -> int:
     return int(((np.minimum(first + lanes, pixels) - 1) // row - first // row).max()) + 1
 
 
-def segments(rows: tuple[tuple[int, int], ...], lanes: int, *, by_rows: bool) -> NDArray[Any]:
+def segments(rows: tuple[tuple[int, int], ...], lanes: int, width_bytes: int, *, by_rows: bool) -> NDArray[Any]:
     """The segments of every vector of pixels, (vectors, crossed); those of fewer end with empty ones."""
     if by_rows:
-        return _segments_by_rows(rows, lanes)
+        return _segments_by_rows(rows, lanes, width_bytes)
     row, step = rows[-1]
     pixels = prod(extent for extent, _ in rows)
     starts = np.zeros(1, np.int64)  # of every row of pixels
@@ -84,7 +86,7 @@ def segments(rows: tuple[tuple[int, int], ...], lanes: int, *, by_rows: bool) ->
     return found
 
 
-def _segments_by_rows(rows: tuple[tuple[int, int], ...], lanes: int) -> NDArray[Any]:
+def _segments_by_rows(rows: tuple[tuple[int, int], ...], lanes: int, width_bytes: int) -> NDArray[Any]:
     """The one segment of every vector of pixels, (vectors, 1), where rows are cut alone; one that is shorter than a
     vector has one."""
     row, step = rows[-1]
@@ -92,9 +94,9 @@ def _segments_by_rows(rows: tuple[tuple[int, int], ...], lanes: int) -> NDArray[
     for extent, stride in rows[:-1]:
         starts = (starts[:, None] + np.arange(extent) * stride).reshape(-1)
     begin = np.minimum(np.arange(0, row, lanes), max(row - lanes, 0))
-    found = np.empty((len(starts) * len(begin), 1), SEGMENT)
+    found = np.empty((len(starts) * len(begin), 1), _BY_ROWS)
     found["at"] = (starts[:, None] + begin * step).reshape(-1, 1)
-    found["first"] = found["end"] = (np.arange(len(starts))[:, None] * row + begin).reshape(-1, 1)
+    found["out"] = (np.arange(len(starts))[:, None] * row + begin).reshape(-1, 1) * width_bytes
     return found
 
 
@@ -278,8 +280,8 @@ def _cut_by_rows(c: Convolution, target: Target) -> Convolution:
     if any(extra.along_pixels for extra in c.extras.values()):
         return c
     other = replace(c, by_rows=True)
-    if c.rows[-1][0] % lanes == 0:
-        return other  # the same vectors, by code that serves other widths too
+    if c.rows[-1][0] % lanes == 0:  # the same vectors, by code that serves other widths too
+        return other if c.filters[0] > FEW_FILTERS else c  # to ask the table costs a few filters up to a thirtieth
     if c.crossed(target) == 1 and c.rows[-1][0] < LONG_ROW * lanes:
         return c
     if other.short(target):  # all vectors are masked, alike; where that is free
