@@ -23,6 +23,7 @@ from tileweave.planner.machines import machines as make_machines
 from tileweave.planner.simulate import costed
 from tileweave.runtime.api import run, source
 from tileweave.runtime.planned import bound_like, whole
+from tileweave.runtime.prepare import keeping
 from tileweave.runtime.session import PLAIN, current_session
 from tileweave.words import size_text
 
@@ -117,7 +118,7 @@ class SymbolicModel:
             GraphError: an extent is missing, unknown or out of its bounds, or the model cannot have it.
         """
         key = tuple(self.checked(extents).values())
-        return _kept(self.made, key, lambda: self.make(dict(zip(self.dims, key, strict=True))))
+        return _kept(self.made, key, lambda: keeping()(self.make)(dict(zip(self.dims, key, strict=True))))
 
     def checked(self, extents: Mapping[str, Any]) -> dict[str, int]:
         """Extents in the order of the dimensions, each within its bounds."""

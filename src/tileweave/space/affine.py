@@ -10,9 +10,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from tileweave.errors import SpaceError
 from tileweave.space.box import Box, Lattice, Point, trusted_box
+
+_INTEGERS, _ROWS = {int}, {tuple}
+
+
+def _is_point(values: object) -> bool:
+    """Whether these are plain integers already, as most are."""
+    return type(values) is tuple and _INTEGERS.issuperset(map(type, values))
+
+
+def _are_points(rows: object) -> bool:
+    return type(rows) is tuple and _ROWS.issuperset(map(type, rows)) and _is_point(tuple(chain.from_iterable(rows)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +46,16 @@ class AffineMap:
     inputs: int = -1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "matrix", tuple(tuple(int(c) for c in row) for row in self.matrix))
-        object.__setattr__(self, "offset", tuple(int(c) for c in self.offset))
+        matrix, offset = self.matrix, self.offset
+        if not _are_points(matrix):
+            matrix = tuple(tuple(int(c) for c in row) for row in matrix)
+            object.__setattr__(self, "matrix", matrix)
+        if not _is_point(offset):
+            offset = tuple(int(c) for c in offset)
+            object.__setattr__(self, "offset", offset)
         if self.inputs < 0:
-            object.__setattr__(self, "inputs", len(self.matrix[0]) if self.matrix else 0)
-        if len(self.matrix) != len(self.offset) or any(len(row) != self.inputs for row in self.matrix):
+            object.__setattr__(self, "inputs", len(matrix[0]) if matrix else 0)
+        if len(matrix) != len(offset) or not {self.inputs}.issuperset(map(len, matrix)):
             raise SpaceError(
                 "AffineMap(matrix, offset)",
                 "rows, columns and offset do not fit together",
@@ -237,15 +254,17 @@ class Projection:
     stride: Point = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
-        object.__setattr__(self, "stride", tuple(int(n) for n in self.stride) or (1,) * len(self.shape))
+        if not _is_point(self.shape):
+            object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
+        if not self.stride or not _is_point(self.stride):
+            object.__setattr__(self, "stride", tuple(int(n) for n in self.stride) or (1,) * len(self.shape))
         if len(self.shape) != self.map.outputs or len(self.stride) != self.map.outputs:
             raise SpaceError(
                 "Projection(map, shape, stride)",
                 f"the map has {self.map.outputs} outputs, the region has rank {len(self.shape)}",
                 inputs={"map": self.map, "shape": self.shape, "stride": self.stride},
             )
-        if any(n < 0 for n in self.shape) or any(s < 1 for s in self.stride):
+        if self.shape and (min(self.shape) < 0 or min(self.stride) < 1):
             raise SpaceError(
                 "Projection(map, shape, stride)",
                 "an extent is negative or a stride is not positive",

@@ -15,6 +15,7 @@ from operator import add
 from tileweave.errors import SpaceError
 
 Point = tuple[int, ...]
+_INTEGERS = {int}
 
 
 def _integers(where: str, name: str, values: Sequence[int]) -> Point:
@@ -51,8 +52,11 @@ class Box:
     shape: Point
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "start", _integers("Box(start, shape)", "start", self.start))
-        object.__setattr__(self, "shape", _integers("Box(start, shape)", "shape", self.shape))
+        start, shape = self.start, self.shape
+        if type(start) is not tuple or not _INTEGERS.issuperset(map(type, start)):
+            object.__setattr__(self, "start", _integers("Box(start, shape)", "start", start))
+        if type(shape) is not tuple or not _INTEGERS.issuperset(map(type, shape)):
+            object.__setattr__(self, "shape", _integers("Box(start, shape)", "shape", shape))
         if len(self.start) != len(self.shape):
             raise SpaceError(
                 "Box(start, shape)",
@@ -60,7 +64,7 @@ class Box:
                 inputs={"start": self.start, "shape": self.shape},
                 legal="equal ranks",
             )
-        if any(extent < 0 for extent in self.shape):
+        if self.shape and min(self.shape) < 0:
             raise SpaceError(
                 "Box(start, shape)",
                 f"extent {min(self.shape)} is negative",

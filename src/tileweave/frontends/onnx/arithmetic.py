@@ -313,8 +313,8 @@ def matmul(node: OnnxNode) -> Tensor:
     """NumPy's product of matrices; ones that pick rows of known finite weights are read as those rows."""
     x, w = node.tensor(0), node.inputs[1]
     if isinstance(w, np.ndarray) and w.ndim == 2 and w.dtype == x.dtype and w.dtype.kind == "f":
-        index = _picking(x) if np.isfinite(w).all() else None  # zero times infinity would count
-        if index is not None:
+        index = _picking(x)
+        if index is not None and np.isfinite(w).all():  # zero times infinity would count
             near = g.maximum(g.minimum(index, w.shape[0] - 1), 0)
             rows = g.take(node.tensor(1), near, 0)
             return g.where(g.unsqueeze(g.equal(near, index), -1), rows, g.full((), 0, w.dtype))

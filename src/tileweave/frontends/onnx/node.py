@@ -21,21 +21,28 @@ class OnnxNode:
 
     Args:
         kind: the operator's name.
-        name: of the node, or of its first output where it has none.
+        proto: the node in the file.
         inputs: values; None where an optional input is left out.
         attributes: Python values; tensors are arrays, graphs stay as ONNX has them.
         outputs: the names of the outputs; empty where an output is not wanted.
         version: of the operator set.
         run: evaluates a subgraph on values for its inputs.
+        sources: identity of an array that stays -> it as a tensor; None where nobody asked for that yet.
     """
 
     kind: str
-    name: str
+    proto: Any
     inputs: tuple[Value | None, ...]
     attributes: dict[str, Any]
     outputs: tuple[str, ...]
     version: int
     run: Callable[[Any, Sequence[Value]], list[Value]]
+    sources: dict[int, Tensor | None]
+
+    @property
+    def name(self) -> str:
+        """Of the node, or of its first output where it has none."""
+        return name_of(self.proto)
 
     @property
     def where(self) -> str:
@@ -52,12 +59,19 @@ class OnnxNode:
 
     def tensor(self, index: int) -> Tensor:
         """An input as a tensor."""
-        if not self.has(index):
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if isinstance(value, Tensor):
+            return value
+        if value is None:
             raise self.refuse(f"input {index} is missing")
-        value = self.inputs[index]
         if isinstance(value, list):
             raise self.refuse(f"input {index} is a sequence", legal="a tensor")
-        return tensor(value, self.where)
+        made = self.sources.get(id(value))
+        if made is None:
+            made = tensor(value, self.where)
+            if id(value) in self.sources:
+                self.sources[id(value)] = made
+        return made
 
     def tensors(self, start: int = 0) -> list[Tensor]:
         """The inputs from one on."""
@@ -107,6 +121,12 @@ class OnnxNode:
     def wanted(self, index: int) -> bool:
         """Whether an output is used."""
         return index < len(self.outputs) and bool(self.outputs[index])
+
+
+def name_of(proto: Any) -> str:
+    """The name of a node in a file, or of its first output where it has none."""
+    name: str = proto.name or next((each for each in proto.output if each), "")
+    return name
 
 
 Converter = Callable[[OnnxNode], Any]

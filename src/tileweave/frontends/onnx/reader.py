@@ -28,11 +28,12 @@ from tileweave.frontends.onnx import (
     shapes,
     whole,
 )
-from tileweave.frontends.onnx.node import OPERATORS, OnnxNode, converter
+from tileweave.frontends.onnx.node import OPERATORS, Converter, OnnxNode, converter, name_of
 from tileweave.frontends.symbolic import Dim, SymbolicModel, SymbolicType
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import element_type
+from tileweave.graph.ir.interned import built_here
 from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 from tileweave.runtime.prepare import keeping
@@ -104,12 +105,15 @@ def load(
 
 
 class _Entry(NamedTuple):
-    """A node, its parts read once."""
+    """A node, its parts read once; converters do not change its attributes."""
 
     proto: Any
+    domain: str
+    kind: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: dict[str, Any]
+    convert: Converter | None
 
 
 @dataclass
@@ -124,12 +128,15 @@ class _Reader:
     """The main graph's constants, the same arrays for all extents."""
     known: tuple[dict[str, Value], list[_Entry]] = field(init=False)
     """The main graph's values that depend on constants alone, once a model was made, and the nodes that are left."""
+    sources: dict[int, Tensor | None] = field(init=False)
+    """Array of `known` by its identity -> it as a tensor, once a node asked for that."""
 
     def __post_init__(self) -> None:
         self.versions = {entry.domain: entry.version for entry in self.proto.opset_import}
         self.functions = {(f.domain, f.name): f for f in self.proto.functions}
         self.weights = self.constants(self.proto.graph)
         self.known = self.weights, [self.entry(proto) for proto in self.proto.graph.node]
+        self.sources = {}
 
     def program(self, name: str, bind: dict[str, Any]) -> Model | SymbolicModel:
         """The model, or what makes it for the extents of calls."""
@@ -174,9 +181,11 @@ class _Reader:
         inputs = {key: source(None, name=key, shape=kind.at(extents), dtype=kind.dtype) for key, kind in kinds.items()}
         constant, nodes = self.known
         values: dict[str, Value] = {**constant, **fixed, **inputs}
-        self.run(nodes, values, self.versions)
+        with built_here():
+            self.run(nodes, values, self.versions)
         if constant is self.weights:
             self.known = _settled({**constant, **fixed}, nodes, inputs, values)
+            self.sources = {id(value): None for value in self.known[0].values() if isinstance(value, np.ndarray)}
         outputs = {}
         for info in graph.output:
             if info.name not in values:
@@ -261,31 +270,31 @@ class _Reader:
     def entry(self, proto: Any) -> _Entry:
         """A node, its parts as Python values."""
         attributes = {item.name: self.attribute(item) for item in proto.attribute}
-        return _Entry(proto, tuple(proto.input), tuple(proto.output), attributes)
+        domain, kind = proto.domain, proto.op_type
+        convert = converter(domain, kind)
+        return _Entry(proto, domain, kind, tuple(proto.input), tuple(proto.output), attributes, convert)
 
     def run(self, nodes: Iterable[_Entry], values: dict[str, Value], versions: dict[str, int]) -> None:
         """Evaluates nodes in order, adding their outputs to the values."""
         for entry in nodes:
-            proto = entry.proto
-            missing = next((name for name in entry.inputs if name and name not in values), None)
-            if missing is not None:
-                problem = (
-                    f"node {_name(proto)!r} ({proto.op_type}): no input, constant or earlier node makes {missing!r}"
-                )
-                raise GraphError("load(..)", problem, legal="nodes in the order of their values")
-            inputs = tuple(values[name] if name else None for name in entry.inputs)
+            try:
+                inputs = tuple([values[name] if name else None for name in entry.inputs])
+            except KeyError as missing:
+                what = f"node {name_of(entry.proto)!r} ({entry.kind})"
+                problem = f"{what}: no input, constant or earlier node makes {missing.args[0]!r}"
+                raise GraphError("load(..)", problem, legal="nodes in the order of their values") from None
             made = self.node(entry, inputs, values, versions)
-            values |= {name: value for name, value in zip(entry.outputs, made, strict=False) if name}
+            values.update([(name, value) for name, value in zip(entry.outputs, made, strict=False) if name])
 
     def node(
         self, entry: _Entry, inputs: tuple[Value | None, ...], scope: dict[str, Value], versions: dict[str, int]
     ) -> list[Value]:
         """The outputs of one node."""
-        proto, attributes = entry.proto, dict(entry.attributes)
-        local = self.functions.get((proto.domain, proto.op_type))
+        proto, kind, attributes, convert = entry.proto, entry.kind, entry.attributes, entry.convert
+        local = self.functions.get((entry.domain, kind)) if self.functions else None
         if local is not None:
             return self.function(local, inputs, attributes)
-        version = versions.get(proto.domain, versions.get("", 1))
+        version = versions.get(entry.domain, versions.get("", 1))
 
         def run(graph: Any, given: Sequence[Value]) -> list[Value]:
             inner = {**scope, **self.constants(graph)}
@@ -293,10 +302,9 @@ class _Reader:
             self.run(map(self.entry, graph.node), inner, versions)
             return [inner[info.name] for info in graph.output]
 
-        node = OnnxNode(proto.op_type, _name(proto), inputs, attributes, entry.outputs, version, run)
-        convert = converter(proto.domain, proto.op_type)
+        node = OnnxNode(kind, proto, inputs, attributes, entry.outputs, version, run, self.sources)
         if convert is not None:
-            known = proto.op_type not in _CAPTURING and not any(isinstance(each, (Tensor, list)) for each in inputs)
+            known = kind not in _CAPTURING and not any(isinstance(each, (Tensor, list)) for each in inputs)
             try:
                 made = convert(node)
                 results = [folded(each, known) for each in (made if isinstance(made, tuple) else (made,))]
@@ -411,14 +419,10 @@ def _misfit(node: OnnxNode, entry: _Entry, error: Exception) -> GraphError:
     return GraphError(node.where, problem, inputs=types | words, legal="what the operator's specification allows")
 
 
-def _name(proto: Any) -> str:
-    return proto.name or next((each for each in proto.output if each), "")
-
-
 def _no_operator(proto: Any) -> GraphError:
     problem = f"there is no operator {proto.domain or 'ai.onnx'}.{proto.op_type}"
     listed = f"{len(OPERATORS)} operators, listed in the documentation"
-    return GraphError(f"load(..): node {_name(proto)!r} ({proto.op_type})", problem, legal=listed)
+    return GraphError(f"load(..): node {name_of(proto)!r} ({proto.op_type})", problem, legal=listed)
 
 
 def _has_body(proto: Any, version: int) -> bool:

@@ -144,6 +144,8 @@ def pad(
 
 def _widths(where: str, x: Tensor, width: Any) -> list[tuple[int, int]]:
     rank = len(x.shape)
+    if type(width) is list and len(width) == rank and all(_is_width(pair) for pair in width):  # as most callers have it
+        return width
     pairs = np.asarray(width, dtype=object)
     try:
         table = np.broadcast_to(pairs, (rank, 2))
@@ -152,6 +154,10 @@ def _widths(where: str, x: Tensor, width: Any) -> list[tuple[int, int]]:
             where, f"widths {width} do not fit rank {rank}", inputs={"x": x.type}, legal="(before, after) per dimension"
         ) from None
     return [(_count(where, "a width", a, 0, x), _count(where, "a width", b, 0, x)) for a, b in table.tolist()]
+
+
+def _is_width(pair: Any) -> bool:
+    return type(pair) is tuple and len(pair) == 2 and all(type(n) is int and n >= 0 for n in pair)
 
 
 def _pad_segments(selector: Selector) -> Iterator[Segment]:

@@ -96,9 +96,11 @@ def stored(where: str, value: Any, dtype: np.dtype[Any]) -> bool | int | float:
         DtypeError: the integer type does not hold the number.
         TypeError: the value is not one number.
     """
+    if dtype in _PLAIN and _is_moderate(value):
+        return float(dtype.type(value))
     whole = int(value) if isinstance(value, (int, np.integer)) else None
     if dtype.kind in "iu":
-        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+        low, high = _range(dtype)
         if whole is None and np.isfinite(value):
             whole = int(value)
         if whole is None or not low <= whole <= high:
@@ -109,3 +111,19 @@ def stored(where: str, value: Any, dtype: np.dtype[Any]) -> bool | int | float:
     with np.errstate(all="ignore"):
         found: bool | int | float = np.asarray(value).astype(dtype).item()
     return found
+
+
+_PLAIN = np.dtype(np.float32), np.dtype(np.float64)
+
+
+def _is_moderate(value: Any) -> bool:
+    """Whether a Python number is one that FP32 rounds once, without a warning."""
+    if type(value) is float:
+        return not value or 1e-30 < abs(value) < 1e30
+    return type(value) is int and abs(value) <= 1 << 24
+
+
+@lru_cache
+def _range(dtype: np.dtype[Any]) -> tuple[int, int]:
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)

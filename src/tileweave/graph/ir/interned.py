@@ -9,36 +9,121 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 
 class Interned(type):
-    """Builds a node, then returns the living equal one if there is one. The key tells 1, True, 1.0 and -0.0 apart."""
+    """Returns the living node of equal parts, or builds it. The key tells 1, True, 1.0 and -0.0 apart."""
 
     has_line = False
     """Whether the line that first made a node is kept."""
-    _table: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+    _table: dict[Any, _Kept] = {}
     _lock = threading.RLock()  # a finaliser may build a node while one is being built
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """The living node that is equal to one of these parts."""
-        node = super().__call__(*args, **kwargs)
-        names = field_names(cls)
-        key = (cls, *[_key(getattr(node, name)) for name in names])
-        with Interned._lock:
-            found = Interned._table.get(key)
-            if found is None:
-                found = Interned._table[_shared(node, names, key)] = node
-            if cls.has_line and found not in _LINES:
-                line = _BUILDING.get()
-                _LINES[found] = _user_line() if line is None else line
+        layout = _layout(cls)
+        try:
+            rest = None if kwargs else layout.rest.get(len(args))
+            args = layout.whole(args, kwargs) if rest is None else args + rest
+            key = cls._key(args)
+            kept = Interned._table.get(key)
+        except TypeError:  # parts that are none: building may say what is wrong with them
+            super().__call__(*args, **kwargs)
+            raise
+        found = None if kept is None else kept()
+        if found is not None:  # what one node was checked for holds for its equal, too
             return found
+        node: Any = object.__new__(cast("Any", cls))
+        for put, part in zip(layout.setters, args, strict=True):
+            put(node, part)
+        if layout.checks:
+            node.__post_init__()
+        key = _shared(node, key, layout)
+        if cls.has_line:
+            line = _BUILDING.get()
+            _put_line(node, _user_line() if line is None else line)
+        made = _Kept(node, _gone)
+        made.key = key
+        with Interned._lock:
+            kept = Interned._table.setdefault(key, made)
+            found = node if kept is made else kept()
+            if found is None:  # it is no more, and not taken out yet
+                Interned._table[key] = made
+        return node if found is None else found  # perhaps another thread's
+
+    def _key(cls, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The class, and a key per part; parts are kept as they are given."""
+        return (cls, *map(key_of, parts))
+
+
+class Lined(metaclass=Interned):
+    """What has a place for the line of the user's program that made it: `line_of`."""
+
+    __slots__ = ("_line",)
+
+
+_put_line = vars(Lined)["_line"].__set__
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What there is to know of a class of nodes.
+
+    Args:
+        names: of its fields.
+        setters: what sets each.
+        defaults: field -> its default, where it has one.
+        rest: number of parts that are given in order -> the defaults of the others, where they have them.
+        equal: place in the key, name and setter of the fields that are plain values.
+        checks: whether it has a ``__post_init__``, which looks at its parts and makes no others of them.
+    """
+
+    names: tuple[str, ...]
+    setters: tuple[Callable[[Any, Any], None], ...]
+    defaults: dict[str, Any]
+    rest: dict[int, tuple[Any, ...]]
+    equal: tuple[tuple[int, str, Callable[[Any, Any], None]], ...]
+    checks: bool
+
+    def whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The parts in order; a TypeError where arguments do not fit."""
+        given = {**self.defaults, **dict(zip(self.names, args, strict=False)), **kwargs}
+        if len(given) != len(self.names) or len(args) > len(self.names) or kwargs.keys() & set(self.names[: len(args)]):
+            raise TypeError
+        return tuple([given[name] for name in self.names])
+
+
+@cache
+def _layout(cls: type) -> _Layout:
+    names = field_names(cls)
+    setters = tuple(getattr(cls, name).__set__ for name in names)
+    defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}
+    least = len(names) - len(defaults)
+    rest = {count: tuple(defaults[name] for name in names[count:]) for count in range(least, len(names) + 1)}
+    equal = tuple((place + 1, name, setters[place]) for place, name in enumerate(names) if name in _EQUAL)
+    return _Layout(names, setters, defaults, rest, equal, hasattr(cls, "__post_init__"))
+
+
+class _Kept(weakref.ref[Any]):
+    """A node in the table, and its key there."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+def _gone(kept: _Kept) -> None:
+    """Takes a node that is no more out of the table, where no other one has its place yet."""
+    with Interned._lock:
+        if Interned._table.get(kept.key) is kept:
+            del Interned._table[kept.key]
 
 
 _PARTS: dict[Any, tuple[Any, Any]] = {}
@@ -48,21 +133,23 @@ _EQUAL = "index", "outputs", "parameters", "out", "type"
 """The fields of nodes that are plain values: they keep no tensor alive."""
 
 
-def _shared(node: Any, names: Sequence[str], key: tuple[Any, ...]) -> tuple[Any, ...]:
+def _shared(node: Any, key: tuple[Any, ...], layout: _Layout) -> tuple[Any, ...]:
     """The key of a new node; its parts, and those of the node, are those of earlier nodes where they are equal."""
     if len(_PARTS) > KEEP_PARTS:
         _PARTS.clear()
-    keys = [key[0]]
-    for name, part in zip(names, key[1:], strict=True):
-        if type(part) is tuple and part and name in _EQUAL:
-            part, value = _PARTS.setdefault(part, (part, getattr(node, name)))
-            object.__setattr__(node, name, value)
-        keys.append(part)
-    return tuple(keys)
+    keys = None
+    for place, name, put in layout.equal:
+        part = key[place]
+        if part:
+            value = getattr(node, name)
+            known = _PARTS.setdefault(part, (part, value))
+            if known[1] is not value:
+                put(node, known[1])
+                keys = keys or list(key)
+                keys[place] = known[0]
+    return key if keys is None else tuple(keys)
 
 
-_LINES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-"""Operation -> where the user's program first made it."""
 _BUILDING: ContextVar[str | None] = ContextVar("_BUILDING", default=None)
 _PACKAGE = str(Path(__file__).parents[2])
 
@@ -77,7 +164,7 @@ def _user_line() -> str:
 
 def line_of(node: Any) -> str:
     """``file:line`` of the user's program that made an operation; empty where that is not known."""
-    return _LINES.get(node, "")
+    return getattr(node, "_line", "")
 
 
 @contextmanager
@@ -90,26 +177,60 @@ def built_for(node: Any) -> Iterator[None]:
         _BUILDING.reset(before)
 
 
+@contextmanager
+def built_here() -> Iterator[None]:
+    """Operations that are made inside, by no code of the user's, have the line that they would have here."""
+    before = _BUILDING.set(_user_line() if _BUILDING.get() is None else _BUILDING.get())
+    try:
+        yield
+    finally:
+        _BUILDING.reset(before)
+
+
 @cache
 def field_names(cls: type) -> tuple[str, ...]:
     """The names of a dataclass' fields."""
     return tuple(f.name for f in fields(cls))
 
 
-_WHOLE, _WORDS = {int}, {str}
+_WHOLE, _WORDS, _ROWS = {int}, {str}, {tuple}
+KEYS: dict[type, Callable[[Any], Any]] = {}
+"""Type of plain values that nodes have many of -> the key of one."""
 
 
-def _key(value: Any) -> Any:
+def key_of(value: Any) -> Any:
+    """The key of a part of a node: hashable, without a node, equal for equal parts of equal types only."""
     kind = type(value)
     if kind is str or value is None:
         return value
     if kind is tuple:
         kinds = set(map(type, value))
-        if kinds == _WHOLE:  # such as shapes, which need no keys of their own
-            return (int, value)
-        return value if kinds == _WORDS else tuple([one if type(one) is str else _key(one) for one in value])
+        if kinds == _WHOLE or (kinds == _ROWS and set(map(type, chain.from_iterable(value))) <= _WHOLE):
+            return (int, value)  # such as shapes and matrices, which need no keys of their own
+        return value if kinds <= _WORDS else tuple([one if type(one) is str else key_of(one) for one in value])
     if kind is float:
         return (float, struct.pack("d", value))
     if type(kind) is Interned:
         return id(value)  # a plain integer keys as (int, value), so the two cannot meet
-    return (kind, value)
+    return KEYS[kind](value) if kind in KEYS else (kind, value)
+
+
+def pairs_key(pairs: Any) -> Any:
+    """The same as `key_of`, sooner, of pairs of a name and a value."""
+    if type(pairs) is not tuple:
+        return key_of(pairs)
+    if not pairs:
+        return pairs
+    keys = []
+    for pair in pairs:
+        if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not str:
+            return key_of(pairs)
+        value = pair[1]
+        kind = type(value)
+        if kind is str:
+            keys.append(pair)
+        elif type(kind) is Interned:
+            keys.append((pair[0], id(value)))
+        else:
+            keys.append((pair[0], KEYS[kind](value) if kind in KEYS else key_of(value)))
+    return tuple(keys)

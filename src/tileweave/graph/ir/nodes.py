@@ -28,7 +28,7 @@ from typing import Any, Union, cast
 import numpy as np
 
 from tileweave.errors import GraphError
-from tileweave.graph.ir.interned import Interned, field_names
+from tileweave.graph.ir.interned import KEYS, Lined, field_names, key_of, pairs_key
 from tileweave.graph.ir.sugar import TensorSugar
 from tileweave.space import Box, Projection
 from tileweave.space.box import trusted_box
@@ -38,7 +38,7 @@ Named = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class Node(metaclass=Interned):
+class Node(Lined):
     """The base of every node: identity is equality, and pickling goes through a topological table."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -52,6 +52,7 @@ class Node(metaclass=Interned):
 
 
 MOST_EXTENT = 2**63 - 1
+_INTEGERS = {int}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,14 @@ class TensorType:
     dtype: np.dtype[Any]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(int(n) for n in self.shape))
-        object.__setattr__(self, "dtype", np.dtype(self.dtype))
-        if not all(0 <= n <= MOST_EXTENT for n in self.shape):
+        shape: Any = self.shape
+        if type(shape) is not tuple or not _INTEGERS.issuperset(map(type, shape)):
+            shape = tuple(int(n) for n in shape)
+            object.__setattr__(self, "shape", shape)
+        dtype: Any = self.dtype
+        if not isinstance(dtype, np.dtype):
+            object.__setattr__(self, "dtype", np.dtype(dtype))
+        if shape and (min(shape) < 0 or max(shape) > MOST_EXTENT):
             problem = f"shape {self.shape} has an extent below 0, or beyond what an index of 64 bits reaches"
             raise GraphError("TensorType(shape, dtype)", problem, legal=f"0..{MOST_EXTENT}")
 
@@ -82,12 +88,31 @@ class TensorType:
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
 
 
+def trusted_type(shape: tuple[int, ...], dtype: np.dtype[Any]) -> TensorType:
+    """A type of integers that are known to be extents, without checking them again."""
+    kind = _new(TensorType)
+    _set_shape(kind, shape)
+    _set_dtype(kind, dtype)
+    return kind
+
+
+_new, _set_shape, _set_dtype = object.__new__, vars(TensorType)["shape"].__set__, vars(TensorType)["dtype"].__set__
+KEYS[TensorType] = lambda kind: (TensorType, kind.shape, kind.dtype)
+KEYS[Box] = lambda box: (Box, box.start, box.shape)
+
+
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Tensor(TensorSugar, Node):
     """A logical tensor: one named output of its producer."""
 
     producer: Operation | Selector | Source
     output: str = "out"
+
+    @classmethod
+    def _key(cls, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """As of every node, sooner."""
+        producer, output = parts
+        return cls, key_of(producer), output if type(output) is str else key_of(output)
 
     def __post_init__(self) -> None:
         if type(self.producer).__hash__ is None:  # no node, nor anything that `verify` could name
@@ -200,6 +225,15 @@ class Operation(Node):
     signature: Signature | None = None
     after: tuple[SequencePoint, ...] = ()
 
+    @classmethod
+    def _key(cls, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """As of every node, sooner."""
+        operator, index, inputs, outputs, parameters, signature, after = parts
+        name = operator if type(operator) is str else key_of(operator)
+        pairs = pairs_key(inputs), pairs_key(outputs), pairs_key(parameters)
+        cut = None if signature is None else key_of(signature)
+        return cls, name, key_of(index), *pairs, cut, key_of(after) if after else after
+
     @property
     def output_types(self) -> dict[str, TensorType]:
         """Output name -> type."""
@@ -225,6 +259,12 @@ class Selector(Node):
     inputs: tuple[tuple[str, Tensor], ...]
     out: TensorType
     parameters: tuple[tuple[str, Value], ...] = ()
+
+    @classmethod
+    def _key(cls, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """As of every node, sooner."""
+        kind, inputs, out, parameters = parts
+        return cls, key_of(kind), pairs_key(inputs), key_of(out), pairs_key(parameters)
 
     @property
     def output_types(self) -> dict[str, TensorType]:
@@ -440,22 +480,28 @@ def links_of(cls: type) -> tuple[str, ...]:
     return () if cls is Signature else tuple(name for name in field_names(cls) if name not in _PLAIN)
 
 
-def children(node: Node) -> Iterator[Node]:
+def children(node: Node) -> list[Node]:
     """The nodes that a node refers to directly, in field order."""
-    if type(node) is Tensor and isinstance(node.producer, Node):
-        return iter((node.producer,))
+    cls = type(node)
+    if cls is Tensor:
+        producer = cast("Tensor", node).producer
+        return [producer] if isinstance(producer, Node) else []
     found: list[Node] = []
-    for name in links_of(type(node)):
-        _gather(getattr(node, name), found)
-    return iter(found)
+    for name in links_of(cls):
+        value = getattr(node, name)
+        if type(value) is tuple:
+            _gather(value, found)
+        elif isinstance(value, Node):
+            found.append(value)
+    return found
 
 
-def _gather(value: Any, found: list[Node]) -> None:
-    if isinstance(value, Node):
-        found.append(value)
-    elif type(value) is tuple:
-        for part in value:
-            _gather(part, found)
+def _gather(values: tuple[Any, ...], found: list[Node]) -> None:
+    for value in values:
+        if type(value) is tuple:
+            _gather(value, found)
+        elif type(value) is not str and isinstance(value, Node):
+            found.append(value)
 
 
 def relinked(node: Node, new: Mapping[Node, Node]) -> Node:
@@ -477,22 +523,23 @@ def _relinked(value: Any, new: Mapping[Node, Node]) -> Any:
 def topological(roots: Sequence[Node]) -> list[Node]:
     """Every node reachable from the roots once, dependencies first, in a deterministic order; no recursion."""
     order: list[Node] = []
-    state: dict[int, bool] = {}
+    met: set[int] = set()
     stack: list[tuple[Node, Iterator[Node]]] = []
     for root in roots:
-        if id(root) in state:
+        if id(root) in met:
             continue
-        state[id(root)] = False
-        stack.append((root, children(root)))
+        met.add(id(root))
+        stack.append((root, iter(children(root))))
         while stack:
             node, rest = stack[-1]
-            child = next((c for c in rest if id(c) not in state), None)
-            if child is None:
+            for child in rest:
+                if id(child) not in met:
+                    met.add(id(child))
+                    stack.append((child, iter(children(child))))
+                    break
+            else:
                 stack.pop()
                 order.append(node)
-            else:
-                state[id(child)] = False
-                stack.append((child, children(child)))
     return order
 
 

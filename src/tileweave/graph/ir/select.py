@@ -13,18 +13,20 @@ import numpy as np
 
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.dtypes import element_type, stored
-from tileweave.graph.ir.nodes import Selector, Tensor, TensorType, Value
+from tileweave.graph.ir.nodes import Selector, Tensor, TensorType
 from tileweave.graph.ir.resolve import concat_starts
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.space import AffineMap, Box
 
 
-def _view(kind: str, x: Tensor, shape: Sequence[int], map: AffineMap, **parameters: Value) -> Tensor:
-    if tuple(shape) == x.shape and map == AffineMap.identity(len(x.shape)):
+def _view(kind: str, x: Tensor, shape: Sequence[int], map: AffineMap) -> Tensor:
+    own = x.type
+    shape = tuple(shape)
+    if shape == own.shape and map == AffineMap.identity(len(shape)):
         return x
-    pairs: tuple[tuple[str, Value], ...] = (("matrix", map.matrix), ("offset", map.offset), *parameters.items())
-    return Tensor(Selector(kind, (("x", x),), TensorType(tuple(shape), x.dtype), pairs))
+    pairs = (("matrix", map.matrix), ("offset", map.offset))
+    return Tensor(Selector(kind, (("x", x),), TensorType(shape, own.dtype), pairs))
 
 
 def dimension(where: str, x: Tensor, dim: int, extra: int = 0) -> int:
@@ -88,14 +90,17 @@ def slice_(x: object, box: Box, step: Sequence[int] | None = None) -> Tensor:
     x = as_tensor(x, "slice(x, box, step)")
     steps = tuple(step) if step is not None else (1,) * box.rank
     _check_slice(x, box, steps)
-    rows = tuple(tuple(s if j == k else 0 for j in range(box.rank)) for k, s in enumerate(steps))
+    plain = not steps or min(steps) == max(steps) == 1
     producer = x.producer
-    if isinstance(producer, Selector) and producer.kind == "concat" and all(s == 1 for s in steps) and not box.empty:
+    if plain and isinstance(producer, Selector) and producer.kind == "concat" and not box.empty:
         dim, starts = producer.parameter("dim"), concat_starts(producer)
         k = bisect_right(starts, box.start[dim]) - 1
         part = producer.inputs[k][1]
         if box.stop[dim] <= starts[k] + part.shape[dim]:
             return slice_(part, box.translate([-starts[k] if j == dim else 0 for j in range(box.rank)]))
+    rows = AffineMap.identity(box.rank).matrix
+    if not plain:
+        rows = tuple([tuple([s if c else 0 for c in row]) for s, row in zip(steps, rows, strict=True)])
     return _view("slice", x, box.shape, AffineMap(rows, box.start, box.rank))
 
 
@@ -108,8 +113,9 @@ def _check_slice(x: Tensor, box: Box, steps: tuple[int, ...]) -> None:
             legal="a start, a count and a step other than 0 for each dimension",
         )
     if not box.empty:
-        last = tuple(a + s * (n - 1) for a, s, n in zip(box.start, steps, box.shape, strict=True))
-        if not (x.type.box.contains(box.start) and x.type.box.contains(last)):
+        last = tuple([a + s * (n - 1) for a, s, n in zip(box.start, steps, box.shape, strict=True)])
+        ends = zip(box.start, last, x.shape, strict=True)
+        if not all(0 <= a < extent and 0 <= b < extent for a, b, extent in ends):
             raise GraphError(
                 "slice(x, box, step)",
                 f"the slice reaches from {box.start} to {last}, outside the tensor",
@@ -233,8 +239,8 @@ def full(shape: Sequence[int], value: bool | int | float, dtype: Any = None) -> 
     where = "full(shape, value)"
     kind = element_type(where, np.asarray(value).dtype if dtype is None else dtype)
     try:
-        shape = tuple(int(n) for n in shape)
-        if any(n < 0 for n in shape):
+        shape = tuple([int(n) for n in shape])
+        if shape and min(shape) < 0:
             raise ValueError("an extent is negative")
         held = stored(where, value, kind)
     except DtypeError:

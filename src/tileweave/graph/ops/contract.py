@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
@@ -15,14 +16,14 @@ import numpy as np
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.dtypes import element_type, wide_type
 from tileweave.graph.ir.forms import Form
-from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
+from tileweave.graph.ir.nodes import Operation, Signature, Tensor, trusted_type
 from tileweave.graph.ir.select import broadcast_to, squeeze, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
 from tileweave.graph.ops.elementwise import add, cast, common_type, fold, greater, multiply, relu, where
-from tileweave.graph.ops.operators import Array, Arrays, Late, Operator, made, register
+from tileweave.graph.ops.operators import Array, Arrays, Late, Operator, register
 from tileweave.graph.ops.reductions import sum
-from tileweave.space import Projection
+from tileweave.space import Box, Projection
 
 
 def _contract(
@@ -36,27 +37,31 @@ def _contract(
 
     Sums are in the type asked for, which holds all factors; by default in the one that the factors promote to.
     """
-    inputs = [cast(x, common_type(*inputs)) for x in inputs]
-    dtype = dtype or inputs[0].dtype
+    common = common_type(*inputs)
+    inputs = [cast(x, common) for x in inputs]
     extents: dict[int, int] = {}
     for x, own in zip(inputs, labels, strict=True):
         extents.update(zip(own, x.shape, strict=True))
-    order = [*out, *sorted(set(extents) - set(out))]
+    order, equation, signature = _contract_form(tuple(map(tuple, labels)), tuple(out))
+    index = tuple([extents[label] for label in order])
+    kind = trusted_type(index[: len(out)], dtype or common)
+    named = tuple([(f"x{k}", x) for k, x in enumerate(inputs)])
+    return Tensor(Operation(name, Box.of(index), named, (("out", kind),), (("equation", equation),), signature))
+
+
+@lru_cache(maxsize=1024)
+def _contract_form(labels: tuple[tuple[int, ...], ...], out: tuple[int, ...]) -> tuple[list[int], str, Signature]:
+    """(the labels in the order of the index, the equation in its letters, the signature) of a contraction."""
+    order = [*out, *sorted({label for own in labels for label in own} - set(out))]
     place = {label: k for k, label in enumerate(order)}
     rank = len(order)
     equation = ",".join("".join(_letter(place[q]) for q in own) for own in labels)
     equation += "->" + "".join(_letter(place[q]) for q in out)
-    reads = [Projection.select([place[label] for label in own], rank) for own in labels]
-    return made(
-        name,
-        [extents[label] for label in order],
-        [(f"x{k}", x, read) for k, (x, read) in enumerate(zip(inputs, reads, strict=True))],
-        (TensorType(tuple(extents[label] for label in out), dtype), Projection.select(range(len(out)), rank)),
-        ("equation", equation),
-        dims=[_letter(label) for label in order],
-        reductions=tuple((k, "sum") for k in range(len(out), rank)),
-        costs=(("flops", 2.0 if len(inputs) > 1 else 1.0),),
-    )
+    reads = [(f"x{k}", Projection.select([place[q] for q in own], rank)) for k, own in enumerate(labels)]
+    makes = ("out", Projection.select(range(len(out)), rank))
+    reductions = tuple((k, "sum") for k in range(len(out), rank))
+    costs = (("flops", 2.0 if len(labels) > 1 else 1.0),)
+    return order, equation, Signature(tuple(map(_letter, order)), tuple(reads), (makes,), reductions, costs)
 
 
 SEPARATE = 1 << 16
@@ -378,7 +383,7 @@ def matmul(x: Any, y: Any, *, dtype: Any = None) -> Tensor:
         raise DtypeError(where, "bool has no sum of products", inputs=types, legal="cast to an integer type first")
     batch_x, batch_y = x.shape[:-2], y.shape[:-2]
     try:
-        batch = np.broadcast_shapes(batch_x, batch_y)
+        batch = batch_x if batch_x == batch_y else np.broadcast_shapes(batch_x, batch_y)
     except ValueError:
         raise GraphError(where, f"batch shapes {batch_x} and {batch_y} do not broadcast", inputs=types) from None
     rank = len(batch)
@@ -425,24 +430,30 @@ def linear(x: Any, w: Any, b: Any = None) -> Tensor:
     if dtype.kind == "b":
         raise DtypeError(where, "bool has no sum of products", inputs=types, legal="cast to an integer type first")
     x, w, b = cast(x, dtype), cast(w, dtype), cast(b, dtype)
-    batch = len(x.shape) - 1
+    equation, signature = _linear_form(len(x.shape) - 1)
+    kind = trusted_type((*x.shape[:-1], w.shape[1]), dtype)
+    index, named = Box.of((*kind.shape, w.shape[0])), (("x", x), ("w", w), ("b", b))
+    return Tensor(Operation("linear", index, named, (("out", kind),), (("equation", equation),), signature))
+
+
+@cache
+def _linear_form(batch: int) -> tuple[str, Signature]:
+    """(equation, signature) of `linear` with so many batch dimensions."""
     rank = batch + 2
     letters = "".join(_letter(k) for k in range(batch))
     o, i = _letter(batch), _letter(batch + 1)
-    return made(
-        "linear",
-        (*x.shape[:-1], w.shape[1], w.shape[0]),
-        [
-            ("x", x, Projection.select([*range(batch), batch + 1], rank)),
-            ("w", w, Projection.select([batch + 1, batch], rank)),
-            ("b", b, Projection.select([batch], rank)),
-        ],
-        (TensorType((*x.shape[:-1], w.shape[1]), dtype), Projection.select(range(batch + 1), rank)),
-        ("equation", f"{letters}{i},{i}{o}->{letters}{o}"),
-        dims=(*(("batch",) if batch == 1 else tuple(f"batch{k}" for k in range(batch))), "out", "in"),
-        reductions=((batch + 1, "sum"),),
-        costs=(("flops", 2.0),),
+    signature = Signature(
+        (*(("batch",) if batch == 1 else tuple(f"batch{k}" for k in range(batch))), "out", "in"),
+        (
+            ("x", Projection.select([*range(batch), batch + 1], rank)),
+            ("w", Projection.select([batch + 1, batch], rank)),
+            ("b", Projection.select([batch], rank)),
+        ),
+        (("out", Projection.select(range(batch + 1), rank)),),
+        ((batch + 1, "sum"),),
+        (("flops", 2.0),),
     )
+    return f"{letters}{i},{i}{o}->{letters}{o}", signature
 
 
 def _linear_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:

@@ -12,7 +12,7 @@ import builtins
 import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.dtypes import NARROW, element_type, is_floating, is_narrow, stored
 from tileweave.graph.ir.forms import Check, Form, are_integers, dtype_form
-from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
+from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value, trusted_type
 from tileweave.graph.ir.select import full, unsqueeze
 from tileweave.graph.ir.sugar import FUNCTIONS, public
 from tileweave.graph.ir.values import as_tensor
@@ -70,33 +70,39 @@ def _sum_type(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
 
 def operands(where: str, values: Sequence[Any], ufunc: np.ufunc) -> tuple[list[Tensor], np.dtype[Any]]:
     """The operands as tensors of the types that the loop takes, and the type of its result."""
-    kinds: list[Any] = []
-    for value in values:
-        if type(value) in (bool, int, float):
-            kinds.append(np.dtype(bool) if isinstance(value, bool) else type(value))
-        else:
-            kinds.append(as_tensor(value, where).dtype)
-    if builtins.all(isinstance(kind, type) for kind in kinds):
-        kinds = [np.asarray(value).dtype for value in values]
-    narrow = next((kind for kind in kinds if not isinstance(kind, type) and is_narrow(kind)), None)
-    if narrow is not None:  # NumPy does not know that it holds floats
-        kinds = [narrow if kind is float else kind for kind in kinds]
+    given = [value if type(value) in _NUMBERS else as_tensor(value, where) for value in values]
+    kinds = tuple([type(value) if type(value) in _NUMBERS else value.dtype for value in given])
+    if _NUMBERS.issuperset(kinds):
+        kinds = tuple([np.asarray(value).dtype for value in values])
     try:
-        *loop, out = ufunc.resolve_dtypes((*kinds, None))
+        loop, out = _loop(ufunc, kinds)
     except TypeError:
-        types = {
-            f"operand {k}": v if type(v) in (bool, int, float) else as_tensor(v).type for k, v in enumerate(values)
-        }
+        types = {f"operand {k}": v if type(v) in _NUMBERS else v.type for k, v in enumerate(given)}
         raise DtypeError(
             where, "no loop takes these element types", inputs=types, legal="types that NumPy's ufunc takes"
         ) from None
     tensors = []
-    for value, dtype in zip(values, loop, strict=True):
-        if type(value) in (bool, int, float):
+    for value, dtype in zip(given, loop, strict=True):
+        if type(value) in _NUMBERS:
             tensors.append(full((), stored(where, value, dtype), dtype))
         else:
-            tensors.append(cast(as_tensor(value, where), dtype))
+            tensors.append(value if value.dtype is dtype else cast(value, dtype))
     return tensors, out
+
+
+_NUMBERS = {bool, int, float}
+"""Types of operands that take the element type of the tensors beside them."""
+
+
+@lru_cache(maxsize=1024)
+def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> tuple[tuple[np.dtype[Any], ...], np.dtype[Any]]:
+    """The element types that the loop of a ufunc takes, and the one that it makes, for those of operands."""
+    kinds = tuple([np.dtype(bool) if kind is bool else kind for kind in kinds])
+    narrow = next((kind for kind in kinds if not isinstance(kind, type) and is_narrow(kind)), None)
+    if narrow is not None:  # NumPy does not know that it holds floats
+        kinds = tuple([narrow if kind is float else kind for kind in kinds])
+    *loop, out = ufunc.resolve_dtypes((*kinds, None))
+    return tuple(loop), out
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -105,28 +111,42 @@ def operands(where: str, values: Sequence[Any], ufunc: np.ufunc) -> tuple[list[T
 
 def elementwise(name: str, inputs: Sequence[Tensor], dtype: np.dtype[Any], *parameters: tuple[str, Value]) -> Tensor:
     """An elementwise operation on inputs that broadcast; the operator must be registered."""
-    where = f"{name}({', '.join('xyz'[: len(inputs)])})"
-    try:
-        shape = np.broadcast_shapes(*(x.shape for x in inputs))
-    except ValueError:
-        raise GraphError(
-            where,
-            f"shapes {' and '.join(str(x.shape) for x in inputs)} do not broadcast",
-            inputs={letter: x.type for letter, x in zip("xyz", inputs, strict=False)},
-            legal="extents equal from the right, or 1",
-        ) from None
+    types = [x.type for x in inputs]
+    kind = types[0] if types else TensorType((), dtype)
+    shape = kind.shape
+    if len(types) > 1 and builtins.any(own.shape != shape for own in types):
+        try:
+            shape = np.broadcast_shapes(*[own.shape for own in types])
+        except ValueError:
+            raise GraphError(
+                f"{name}({', '.join('xyz'[: len(inputs)])})",
+                f"shapes {' and '.join(str(own.shape) for own in types)} do not broadcast",
+                inputs=dict(zip("xyz", types, strict=False)),
+                legal="extents equal from the right, or 1",
+            ) from None
     rank = len(shape)
-    reads = []
-    for x in inputs:
-        extra = rank - len(x.shape)
-        reads.append(tuple(None if n == 1 and shape[extra + k] != 1 else extra + k for k, n in enumerate(x.shape)))
-    steps: Any = dict(parameters).get("program")
+    reads = tuple([_read_of(own.shape, shape) for own in types])
+    steps: Any = dict(parameters).get("program") if parameters else None
     costs = OPERATORS[name].costs if steps is None else program_costs((step, 1.0) for step, _, _ in steps)
-    signature = _elementwise_signature(rank, tuple(reads), costs)
-    named = tuple((own, x) for (own, _), x in zip(signature.inputs, inputs, strict=True))
-    return Tensor(Operation(name, Box.of(shape), named, (("out", TensorType(shape, dtype)),), parameters, signature))
+    signature = _elementwise_signature(rank, reads, costs)
+    named = tuple(zip(input_names(len(inputs)), inputs, strict=True))
+    if kind.dtype is not dtype or kind.shape is not shape:
+        kind = trusted_type(shape, dtype)
+    return Tensor(Operation(name, kind.box, named, (("out", kind),), parameters, signature))
 
 
+def _read_of(own: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int | None, ...]:
+    """The index dimension that each dimension of an input moves with; None where it broadcasts."""
+    if own == shape:
+        return _RANGES[len(shape)] if len(shape) < len(_RANGES) else tuple(range(len(shape)))
+    extra = len(shape) - len(own)
+    return tuple([None if n == 1 and shape[extra + k] != 1 else extra + k for k, n in enumerate(own)])
+
+
+_RANGES = [tuple(range(rank)) for rank in range(8)]
+
+
+@cache
 def input_names(count: int) -> tuple[str, ...]:
     """The names of an elementwise operation's inputs."""
     return tuple(f"x{k}" for k in range(count)) if count > 1 else ("x",)
@@ -244,10 +264,10 @@ def elementwise_operator(
 
     # a runtime that sends operators to other processes must see whose it is
     block.__module__ = sys._getframe(1).f_globals.get("__name__", "")
-    letters = ", ".join("xyz"[: loops.nin])
+    where = f"{name}({', '.join('xyz'[: loops.nin])})"
 
     def call(*values: Any) -> Tensor:
-        tensors, dtype = operands(f"{name}({letters})", values, loops)
+        tensors, dtype = operands(where, values, loops)
         return elementwise(name, tensors, dtype)
 
     made: Callable[..., Tensor] = (lambda x: call(x)) if loops.nin == 1 else (lambda x, y: call(x, y))
@@ -410,9 +430,12 @@ sigmoid: Call = elementwise_operator(
 @public()
 def cast(x: Any, dtype: Any) -> Tensor:
     """The same values in another element type, converted as `numpy.ndarray.astype` converts them."""
-    x = as_tensor(x, "cast(x, dtype)")
+    given = as_tensor(x, "cast(x, dtype)")
+    own = given.dtype
+    if dtype is own:
+        return given
     kind = element_type("cast(x, dtype)", dtype)
-    return x if kind == x.dtype else elementwise("cast", [x], kind, ("dtype", kind.name))
+    return given if kind == own else elementwise("cast", [given], kind, ("dtype", kind.name))
 
 
 elementwise_row(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import builtins
 import typing
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 from tileweave.errors import GraphError
 from tileweave.graph.ir.dtypes import element_type, is_floating, wide_type
 from tileweave.graph.ir.forms import Form, axes_form, axis_form
-from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType
+from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, trusted_type
 from tileweave.graph.ir.select import broadcast_to, concat, dimension, unsqueeze
 from tileweave.graph.ir.sugar import public
 from tileweave.graph.ir.values import as_tensor
@@ -41,7 +42,7 @@ from tileweave.graph.ops.elementwise import (
     where,
 )
 from tileweave.graph.ops.monoids import STATES, combine_states, monoid_form, place_of
-from tileweave.graph.ops.operators import FLOP, Array, Arrays, Block, GradientRule, Into, Operator, made, register
+from tileweave.graph.ops.operators import FLOP, Array, Arrays, Block, GradientRule, Into, Operator, register
 from tileweave.space import AffineMap, Box, Projection
 
 Axes = int | Sequence[int] | None
@@ -69,14 +70,31 @@ def _reduce(name: str, ufunc: np.ufunc, x: Any, axis: Axes, keepdims: bool, dtyp
     kept = [k for k in range(rank) if k not in dims]
     if name in ("max", "min") and builtins.any(x.shape[k] == 0 for k in dims):
         raise GraphError(where, f"the {name} over no element does not exist", inputs={"x": x.type, "axis": dims})
-    dtype = element_type(where, dtype) if dtype is not None else ufunc.reduce(np.ones(1, x.dtype)).dtype
+    dtype = element_type(where, dtype) if dtype is not None else _reduced_type(ufunc, x.dtype)
     if not dims:
         return cast(x, dtype)
-    out = TensorType(tuple(x.shape[k] for k in kept), dtype), Projection.select(kept, rank)
-    read = ("x", x, Projection.select(range(rank), rank))
-    monoids = tuple((k, _MONOIDS.get(name, name)) for k in dims)
-    result = made(name, x.shape, [read], out, ("axes", dims), reductions=monoids)
+    kind = trusted_type(tuple([x.shape[k] for k in kept]), dtype)
+    signature = _reduction_form(rank, dims, _MONOIDS.get(name, name))
+    result = Tensor(Operation(name, x.type.box, (("x", x),), (("out", kind),), (("axes", dims),), signature))
     return unsqueeze(result, dims) if keepdims else result
+
+
+@lru_cache(maxsize=1024)
+def _reduced_type(ufunc: np.ufunc, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The element type of a reduction by a ufunc."""
+    return np.asarray(ufunc.reduce(np.ones(1, dtype))).dtype
+
+
+@lru_cache(maxsize=1024)
+def _reduction_form(rank: int, dims: tuple[int, ...], monoid: str) -> Signature:
+    """The signature of a reduction of some dimensions to one value."""
+    return Signature(
+        tuple(f"d{k}" for k in range(rank)),
+        (("x", Projection.select(range(rank), rank)),),
+        (("out", Projection.select([k for k in range(rank) if k not in dims], rank)),),
+        tuple((k, monoid) for k in dims),
+        FLOP,
+    )
 
 
 def _reduce_block(ufunc: np.ufunc) -> Block:

@@ -9,7 +9,7 @@ Source: Tapestry, "Sharding Convolution Operators" and "Sparse Strided Convoluti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from math import prod
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.assemble import pad
 from tileweave.graph.ir.dtypes import is_floating, wide_type
 from tileweave.graph.ir.forms import Form, given_parameters, integer, sizes_form
-from tileweave.graph.ir.nodes import Operation, Tensor, TensorType, Value
+from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value, trusted_type
 from tileweave.graph.ir.resolve import strided_view
 from tileweave.graph.ir.select import concat, full, permute, slice_, squeeze, unsqueeze
 from tileweave.graph.ir.sugar import FUNCTIONS, public
@@ -118,8 +118,9 @@ def _used(
 ) -> Tensor:
     """x without the trailing elements that no window reads."""
     axes = zip(out, kernel, stride, dilation, strict=True)
-    needed = [s * (o - 1) + d * (k - 1) + 1 for o, k, s, d in axes]
-    return slice_(x, Box.of((*x.shape[: -len(needed)], *needed)))
+    shape = x.shape
+    needed = (*shape[: -len(out)], *[s * (o - 1) + d * (k - 1) + 1 for o, k, s, d in axes])
+    return x if needed == shape else slice_(x, Box.of(needed))
 
 
 def _windows(x: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Array:
@@ -244,12 +245,27 @@ def conv_projections(
 def _conv(
     x: Tensor, w: Tensor, stride: tuple[int, ...], dilation: tuple[int, ...], groups: int, out: tuple[int, ...]
 ) -> Tensor:
-    rank, kernel = len(out), w.shape[2:]
     each = (w.shape[0] // groups, w.shape[1])  # filters and channels of a group
-    spatial = spatial_names(rank)
+    kind = trusted_type((x.shape[0], w.shape[0], *out), x.dtype)
+    index = (*kind.shape, w.shape[1]) if groups == 1 else (x.shape[0], groups, *out)
+    named: tuple[tuple[str, Value], ...] = (
+        ("stride", stride),
+        ("dilation", dilation),
+        ("filters", each[0]),
+        ("channels", each[1]),
+        ("groups", groups),
+    )
+    signature = _conv_form(w.shape if groups > 1 else w.shape[2:], stride, dilation, groups)
+    return Tensor(Operation("conv", Box.of(index), (("x", x), ("w", w)), (("out", kind),), named, signature))
+
+
+@lru_cache(maxsize=1024)
+def _conv_form(w: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...], groups: int) -> Signature:
+    """The signature of a convolution with a stack of filters of this shape, or, of one group, with such windows."""
+    rank = len(stride)
+    spatial, kernel = spatial_names(rank), w[-rank:]
     if groups == 1:
         inputs = rank + 3
-        index = (x.shape[0], w.shape[0], *out, w.shape[1])
         dims = ("batch", "filter", *spatial, "channel")
         read = _window_projection(AffineMap.select((0, inputs - 1), inputs), 2, kernel, stride, dilation, (1, 1))
         filters = Projection(AffineMap.select((1, inputs - 1, *(None,) * rank), inputs), (1, 1, *kernel))
@@ -257,22 +273,11 @@ def _conv(
         reductions: tuple[tuple[int, str], ...] = ((inputs - 1, "sum"),)
         flops = 2.0 * prod(kernel)
     else:
-        index = (x.shape[0], groups, *out)
         dims = ("batch", "group", *spatial)
-        read, filters, makes = conv_projections(w.shape, stride, dilation, groups)
+        read, filters, makes = conv_projections(w, stride, dilation, groups)
         reductions = ()
-        flops = 2.0 * prod(kernel) * prod(each)
-    kind = TensorType((x.shape[0], w.shape[0], *out), x.dtype)
-    named: dict[str, Value] = {
-        "stride": stride,
-        "dilation": dilation,
-        "filters": each[0],
-        "channels": each[1],
-        "groups": groups,
-    }
-    reads = [("x", x, read), ("w", w, filters)]
-    options: Any = {"dims": dims, "reductions": reductions, "costs": (("flops", flops),)}
-    return made("conv", index, reads, (kind, makes), *named.items(), **options)
+        flops = 2.0 * prod(kernel) * (w[0] // groups) * w[1]
+    return Signature(dims, (("x", read), ("w", filters)), (("out", makes),), reductions, (("flops", flops),))
 
 
 def _rows(inputs: int, rows: dict[int, tuple[int, int]], count: int | None = None) -> tuple[tuple[int, ...], ...]:

@@ -53,12 +53,12 @@ class RewriteContext:
 
     def _held(self, tensor: Tensor) -> int:
         below = self.below
-        stack: list[tuple[Node, Iterator[Node]]] = [(tensor, children(tensor))] if tensor not in below else []
+        stack: list[tuple[Node, Iterator[Node]]] = [(tensor, iter(children(tensor)))] if tensor not in below else []
         while stack:
             node, rest = stack[-1]
             child = next((c for c in rest if c not in below), None)
             if child is not None:
-                stack.append((child, children(child)))
+                stack.append((child, iter(children(child))))
                 continue
             stack.pop()
             held = 1 << next(self.bits) if node in self.pinned else 0
