@@ -63,6 +63,13 @@ def task_memory(
     for kind in kinds:
         step[kind.numbers], machine[kind.numbers] = kind.sample.step, kind.machines
     made, reader = list[IntArray](), list[IntArray]()
+    alone, kinds = [kind.sample for kind in kinds if len(kind) == 1], [kind for kind in kinds if len(kind) > 1]
+    for task in alone:  # of a plan that is not cut, all are
+        size, number = block_bytes(steps[task.step], task), task.number
+        more = _newly_held(steps[task.step], task, machine) if temporary_bytes is None else temporary_bytes[number]
+        need[number], out[number] = size + more, 0 if steps[task.step].spilled else size
+        made.append(np.array(task.needs, np.int64))
+        reader.append(np.full(len(task.needs), number, np.int64))
     for kind in kinds:
         size = block_bytes(steps[kind.sample.step], kind.sample)
         more = None if temporary_bytes is None else temporary_bytes[kind.numbers]
@@ -108,6 +115,20 @@ def resident_bytes(plan: Plan) -> tuple[int, ...]:
             for machine in home.machines(cuts.place(k)):
                 out[order[machine]] += cuts.block(k).size * source.type.dtype.itemsize
     return tuple(out)
+
+
+def _newly_held(step: Step, task: Task, machine: IntArray) -> int:
+    """`_temporary_bytes` of one task."""
+    total = 0
+    for read in task.reads:
+        sizes = [
+            piece.region.size * read.dtype.itemsize
+            for piece in read.pieces
+            if not piece.constant and (piece.fetched or machine[piece.task] != task.machine)
+        ]
+        gathered = len(read.pieces) != 1 and not takes_boxes(step.node)
+        total += max(sizes, default=0) + (read.size_bytes if gathered else 0)
+    return total
 
 
 def _temporary_bytes(step: Step, kind: TaskColumns, machine: IntArray) -> IntArray | int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -326,6 +326,11 @@ def run_placement(grid: Sequence[int], machines: int) -> Placement:
         >>> print(run_placement((6, 2), 4).layout)
         (3:1@machine, 2:2@wave, 2:1@wave)
     """
+    return _run_placement(tuple(grid), machines)
+
+
+@lru_cache(maxsize=1 << 10)
+def _run_placement(grid: tuple[int, ...], machines: int) -> Placement:
     left, parts = machines, []
     for blocks in grid:
         parts.append(max(1, min(blocks, left)))
@@ -334,7 +339,13 @@ def run_placement(grid: Sequence[int], machines: int) -> Placement:
     parts = [-(-blocks // w) if blocks else 1 for blocks, w in zip(grid, waves, strict=True)]
     steps = [prod(parts[k + 1 :]) for k in range(len(parts))]
     digits = tuple(((n, s),) if n > 1 else () for n, s in zip(parts, steps, strict=True))
-    return Placement(tuple(grid), digits, tuple(max(1, w) for w in waves))
+    return Placement(grid, digits, tuple(max(1, w) for w in waves))
+
+
+@cache
+def undivided(rank: int) -> Placement:
+    """One block on the first machine."""
+    return Placement((1,) * rank, ((),) * rank, (1,) * rank)
 
 
 def mesh_digits(mesh: Mesh, axes: Sequence[int]) -> Digits:

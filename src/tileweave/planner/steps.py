@@ -20,7 +20,7 @@ from tileweave.backends.base import Decision
 from tileweave.graph import FileTarget, Graph, Operation, Partition, Sink, Tensor
 from tileweave.graph.passes.shard import output_partition
 from tileweave.planner.costs import Term, read_terms
-from tileweave.planner.placement import Digits, Placement, cut_bounds, part_bounds, run_placement
+from tileweave.planner.placement import Digits, Placement, cut_bounds, part_bounds, run_placement, undivided
 from tileweave.planner.plan import Stage, Step
 from tileweave.space import Box, even_cuts
 
@@ -203,6 +203,8 @@ def _spread(operation: Operation, parts: Sequence[int], waves: int) -> list[int]
 
 def partition_of(box: Box, placement: Placement) -> Partition:
     """The cuts of a box by a placement's levels: machine parts first, waves inside."""
+    if placement is undivided(box.rank):
+        return Partition(tuple([(a, a + n) for a, n in zip(box.start, box.shape, strict=True)]))
     rows = zip(box.shape, placement.digits, placement.waves, box.start, strict=True)
     bounds = [cut_bounds(n, digits, waves, placement.weights, a) for n, digits, waves, a in rows]
     return Partition(tuple(tuple(edges.tolist()) for edges in bounds))
@@ -212,6 +214,8 @@ def _placed(
     shape: Sequence[int], digits: Sequence[Digits], waves: Sequence[int], weights: tuple[int, ...] = ()
 ) -> Placement:
     """The placement of a box; no dimension has more blocks than points."""
+    if not weights and not any(digits) and all(count == 1 for count in waves):
+        return undivided(len(shape))
     inner = []
     for n, row, count in zip(shape, digits, waves, strict=True):
         least = int(np.diff(part_bounds(n, tuple(row), weights)).min()) if weights and count > 1 else None

@@ -130,8 +130,24 @@ def _piece_form(piece: ReadPiece, read: Read, step_of: Sequence[int]) -> Hashabl
     return *shapes, piece.whole, *made, type(piece.fill), repr(piece.fill)
 
 
+def _alone(task: Task) -> TaskColumns:
+    """The kind of a task that is the only one of its step."""
+    reads = []
+    for read in task.reads:
+        pieces = []
+        for piece in read.pieces:
+            starts = _row(piece.box.start), _row(piece.region.start), _row(piece.block.start)
+            pieces.append(PieceColumns(np.array((piece.task,), np.int64), *starts))
+        reads.append(ReadColumns(_row(read.box.start), tuple(pieces)))
+    number, shard, machine = (np.array((one,), np.int64) for one in (task.number, task.shard, task.machine))
+    outs = tuple([_row(out.start) for out in task.outs])
+    return TaskColumns(task, number, shard, machine, _row(task.index.start), outs, tuple(reads))
+
+
 def _stacked(kind: Sequence[Task]) -> TaskColumns:
     sample = kind[0]
+    if len(kind) == 1:
+        return _alone(sample)
     reads = []
     for k, read in enumerate(sample.reads):
         pieces = []
@@ -152,15 +168,13 @@ def _stacked(kind: Sequence[Task]) -> TaskColumns:
 
 
 def _starts(boxes: Sequence[Box]) -> IntArray:
-    if len(boxes) == 1:
-        return _start(boxes[0].start)
     return np.array([box.start for box in boxes], np.int64).reshape(len(boxes), boxes[0].rank)
 
 
-@lru_cache(256)
-def _start(start: tuple[int, ...]) -> IntArray:
+@lru_cache(512)
+def _row(numbers: tuple[int, ...]) -> IntArray:
     """One row: steps that are not cut have many of them, most alike."""
-    row = np.array(start, np.int64).reshape(1, len(start))
+    row = np.array(numbers, np.int64).reshape(1, len(numbers))
     row.flags.writeable = False
     return row
 
@@ -176,7 +190,7 @@ def columns_of(tasks: Enumerator) -> list[TaskColumns]:
     for number in range(len(tasks.steps)):
         shards = tasks.shards(number)
         if shards.step.cuts.count == 1:
-            found.append(_stacked([shards.task(0)]))
+            found.append(_alone(shards.task(0)))
             continue
         known = _Along(tasks, shards).kinds()
         found += grouped(map(tasks.task, shards.issued.tolist()), step_of) if known is None else known

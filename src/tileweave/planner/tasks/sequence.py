@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import overload
 
-from tileweave.planner.placement import Placement
+from tileweave.planner.placement import undivided
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.steps import partition_of
 from tileweave.planner.tasks.columns import TaskColumns, columns_of, grouped
@@ -78,8 +78,7 @@ def in_one_process(plan: Plan) -> Plan:
     def whole(step: Step) -> Step:
         if step.stage not in ("block", "store") or step.where.wave_count > 1 or step.cuts.count == 1:
             return step
-        rank = len(step.where.grid)
-        place = Placement((1,) * rank, ((),) * rank, (1,) * rank)
+        place = undivided(len(step.where.grid))
         return replace(step, cuts=partition_of(step.cuts.box, place), where=place)
 
     return replace(plan, steps=tuple(map(whole, plan.steps)))

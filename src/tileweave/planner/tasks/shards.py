@@ -23,7 +23,7 @@ from tileweave.planner.plan import Step
 from tileweave.planner.steps import drivers
 from tileweave.planner.streams import issue_order
 from tileweave.planner.tasks.records import PARTIAL, Read, ReadPiece, Task
-from tileweave.planner.tasks.sights import Sight, Views, grid_strides
+from tileweave.planner.tasks.sights import Sight, Views, grid_strides, whole_partition
 from tileweave.space import AffineMap, Box
 
 Found = tuple[Read, tuple[int, ...]]
@@ -68,7 +68,12 @@ class Shards:
         self.after = self._after()
         self.fixed = None if step.where.run or any(step.where.digits) else tasks.machines[step.where.offset]
         self.outs: list[tuple[Partition, tuple[int | None, ...]]] = []  # where the index cuts the outputs
-        if isinstance(node, Operation) and step.stage != "combine":
+        self.whole = step.cuts.count == 1 and not step.cuts.box.empty
+        """Whether there is one, which reads whole tensors."""
+        if isinstance(node, Operation) and step.stage != "combine" and self.whole:
+            shapes = [node.output_types[name].shape for name in step.outputs]
+            self.outs = [(whole_partition(shape), (None,) * len(shape)) for shape in shapes]
+        elif isinstance(node, Operation) and step.stage != "combine":
             self.outs = [(output_partition(node, name, step.cuts), drivers(node, name)) for name in step.outputs]
         straight = tuple(range(len(step.cuts.grid)))
         self.straight = all(rows == straight and cuts == step.cuts for cuts, rows in self.outs)
@@ -87,6 +92,8 @@ class Shards:
             return [StepInput("x", node.tensor, node.tensor.dtype, None, None)]
         late = operator_of(node).finish
         taken = [(n, x) for n, x in node.inputs if stage == "block" or (n in late) == (stage == "combine")]
+        if self.whole:  # by the law of projections
+            return [StepInput(name, x, x.dtype, _whole_of(x), None) for name, x in taken]
         return [StepInput(name, x, x.dtype, *_regions(node, name, stage != "combine")) for name, x in taken]
 
     def task(self, shard: int) -> Task:
@@ -175,6 +182,11 @@ class Shards:
                 )
                 needs = tuple(sorted({task for task, _, _ in parts[part]}))
                 yield Read(f"{PARTIAL}{at}.{tensor.output}", tensor.dtype, box, pieces), needs
+
+
+def _whole_of(x: Tensor) -> Callable[[Box], Box]:
+    box = x.type.box
+    return lambda index: box
 
 
 def _regions(node: Operation, name: str, of_index: bool) -> tuple[Callable[[Box], Box] | None, tuple[int, ...] | None]:

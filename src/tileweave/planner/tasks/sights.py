@@ -38,6 +38,11 @@ def preimage(map: AffineMap, box: Box, target: Box) -> Box:
     return out
 
 
+def whole_partition(shape: Sequence[int]) -> Partition:
+    """A tensor in one block."""
+    return Partition(tuple([(0, n) for n in shape]))
+
+
 def block_partition(step: Step, output: str) -> Partition:
     """How an output of a step is cut into blocks, one per task, or one per part of a reduction."""
     if step.stage != "combine" and isinstance(step.node, Operation):
@@ -98,7 +103,10 @@ class Sight:
         self.whole = Box.of(()) if self.source is None else self.source.type.box
         if made is not None and origin is not None:
             self.output, self.spilled = origin.output, made.spilled
-            self.cuts, self.steps = block_partition(made, origin.output), _shard_steps(made, origin.output)
+            if made.cuts.count == 1:
+                self.cuts, self.steps = whole_partition(origin.shape), (0,) * len(origin.shape)
+            else:
+                self.cuts, self.steps = block_partition(made, origin.output), _shard_steps(made, origin.output)
             self.dims = [next((k for k, c in enumerate(row) if c), None) for row in map.matrix]
             moving = [k for k in self.dims if k is not None]
             self.apart = len(set(moving)) == len(moving) and len(self.dims) > 0
