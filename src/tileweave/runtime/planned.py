@@ -63,6 +63,7 @@ _LIKE: weakref.WeakValueDictionary[Hashable, Graph] = weakref.WeakValueDictionar
 """The last that was fused of graphs that differ in extents, while a plan of it lives."""
 
 
+@keeping()
 def bound_like(graph: Graph, other: Plan) -> Plan | None:
     """The steps of a plan, whole on one machine, for a graph that differs in extents; None where more differs."""
     whole = len(other.machines) == 1 and not other.homes and all(step.cuts.count == 1 for step in other.steps)

@@ -153,10 +153,7 @@ class AffineMap:
                 f"{inner.outputs} outputs do not fit {self.inputs} inputs",
                 inputs={"outer": self, "inner": inner},
             )
-        matrix = tuple(
-            tuple(sum(row[k] * inner.matrix[k][j] for k in range(self.inputs)) for j in range(inner.inputs))
-            for row in self.matrix
-        )
+        matrix = tuple([_combined(row, inner) for row in self.matrix])
         return AffineMap(matrix, self(inner.offset), inner.inputs)
 
     def cover(self, box: Box) -> Box:
@@ -193,6 +190,15 @@ class AffineMap:
             (first, text), *rest = terms
             rows.append(("-" if first < 0 else "") + text + "".join(f" {'-' if c < 0 else '+'} {t}" for c, t in rest))
         return f"({', '.join(names)}) -> ({', '.join(rows)})"
+
+
+def _combined(row: Point, inner: AffineMap) -> Point:
+    """The rows of a matrix, each so many times, added up."""
+    moving = [(c, own) for c, own in zip(row, inner.matrix, strict=True) if c]
+    if len(moving) == 1:  # as of every view
+        ((c, own),) = moving
+        return own if c == 1 else tuple([c * n for n in own])
+    return tuple([sum([c * own[j] for c, own in moving]) for j in range(inner.inputs)])
 
 
 @lru_cache(maxsize=1024)

@@ -98,6 +98,7 @@ def trusted_type(shape: tuple[int, ...], dtype: np.dtype[Any]) -> TensorType:
 
 _new, _set_shape, _set_dtype = object.__new__, vars(TensorType)["shape"].__set__, vars(TensorType)["dtype"].__set__
 KEYS[TensorType] = lambda kind: (TensorType, kind.shape, kind.dtype)
+KEYS[Projection] = lambda one: (Projection, one.map.matrix, one.map.offset, one.map.inputs, one.shape, one.stride)
 KEYS[Box] = lambda box: (Box, box.start, box.shape)
 
 

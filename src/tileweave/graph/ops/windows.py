@@ -227,8 +227,9 @@ def spatial_names(rank: int) -> tuple[str, ...]:
     return tuple("xyz"[k] if rank <= 3 else f"x{k}" for k in range(rank))
 
 
+@lru_cache(maxsize=1024)
 def conv_projections(
-    w: Sequence[int], stride: Sequence[int], dilation: Sequence[int], groups: int
+    w: tuple[int, ...], stride: tuple[int, ...], dilation: tuple[int, ...], groups: int
 ) -> tuple[Projection, Projection, Projection]:
     """What an index (batch, group or filter, out..) reads of x and w and makes, the channels being whole."""
     rank, kernel = len(w) - 2, w[2:]

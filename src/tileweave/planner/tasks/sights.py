@@ -78,6 +78,7 @@ class Sight:
         "made",
         "map",
         "numbers",
+        "only",
         "output",
         "same",
         "source",
@@ -97,12 +98,14 @@ class Sight:
     ) -> None:
         same = AffineMap.identity(map.inputs)
         self.map, self.fill, self.made, self.numbers = map, fill, made, numbers
-        self.same, self.still = map.matrix == same.matrix, map == same
+        self.still = map is same or map == same
+        self.same = self.still or map.matrix == same.matrix
         producer = origin.producer if origin is not None else None
         self.source = producer if isinstance(producer, Source) else None
         self.whole = Box.of(()) if self.source is None else self.source.type.box
         if made is not None and origin is not None:
             self.output, self.spilled = origin.output, made.spilled
+            self.only = origin.type.box if self.still and made.cuts.count == 1 else None
             if made.cuts.count == 1:
                 self.cuts, self.steps = whole_partition(origin.shape), (0,) * len(origin.shape)
             else:
@@ -118,6 +121,11 @@ class Sight:
             map = self.map if self.same or self.source is None else straight(self.map, box)
             region = self.whole if self.source is None else box if self.still else self.map.cover(box)
             yield ReadPiece(box, map, -1, self.source, self.whole, region, self.fill)
+            return
+        if self.only is not None:
+            needs.add(self.numbers[0])
+            block = box if box == self.only else self.only
+            yield ReadPiece(box, self.map, self.numbers[0], None, block, box, None, self.output, self.spilled)
             return
         for shard, part, region, block in self._product(box) if self.apart else self._together(box):
             task, map = self.numbers[shard], self.map if self.same else straight(self.map, part)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -162,13 +163,19 @@ def _check(where: str, shape: Sequence[int], extras: Sequence[Tensor], program: 
 
 def _extra(own: Sequence[int], shape: Sequence[int], size: int) -> Projection:
     """What an index reads of an input that broadcasts; an index has `size` filters."""
-    first, rank = len(shape) - len(own), len(shape)
+    first = len(shape) - len(own)
+    return _moving(tuple([n if n != m or m == 1 else 0 for n, m in zip(own, shape[first:], strict=True)]), first, size)
+
+
+@lru_cache(maxsize=1024)
+def _moving(whole: tuple[int, ...], first: int, size: int) -> Projection:
+    """`_extra` of an input whose dimensions begin at a place of the index: what is read of each; 0: it moves."""
+    rank = first + len(whole)
     rows, region = [], []
-    for k, n in enumerate(own):
-        moves = n == shape[first + k] != 1
+    for k, n in enumerate(whole):
         step = size if first + k == 1 else 1
-        rows.append(tuple(step if moves and column == first + k else 0 for column in range(rank)))
-        region.append(step if moves else n)
+        rows.append(tuple(step if not n and column == first + k else 0 for column in range(rank)))
+        region.append(n or step)
     return Projection(AffineMap(tuple(rows), (0,) * len(rows), rank), tuple(region))
 
 

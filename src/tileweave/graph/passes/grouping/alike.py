@@ -9,6 +9,7 @@ Source: own.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -108,15 +109,11 @@ def _numbers(old: Sequence[Node], now: Sequence[Node], kept: AbstractSet[int]) -
 
     What is not kept was taken into operations that rules made, so its parameters must be the same.
     """
-    places = [{node: k for k, node in enumerate(nodes)} for nodes in (old, now)]
+    if _forms(old, keep=False) != _forms(now, keep=True):
+        return None
     found: dict[Any, Any] = {}
     for k, (a, b) in enumerate(zip(old, now, strict=True)):
-        if type(a) is not type(b) or _links(a, places[0]) != _links(b, places[1]):
-            return None
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            if [min(n, 2) for n in a.shape] != [min(n, 2) for n in b.shape]:
-                return None
-        elif isinstance(a, Selector) and isinstance(b, Selector) and a.kind == FULL:
+        if isinstance(a, Selector) and isinstance(b, Selector) and a.kind == FULL:
             value = b.parameter("value")
             if _constant(found.setdefault(_constant(a.parameter("value")), value)) != _constant(value):
                 return None
@@ -125,6 +122,22 @@ def _numbers(old: Sequence[Node], now: Sequence[Node], kept: AbstractSet[int]) -
             same = not powers or _exponent(a) == _exponent(b)
             if not same or a.parameters != cast("Operation | Selector", b).parameters:
                 return None
+    return found
+
+
+_Form = tuple[type, Any]
+_FORMS: weakref.WeakKeyDictionary[Node, list[_Form]] = weakref.WeakKeyDictionary()
+"""Graph -> its forms: of the one that was read last, against which the next one is held."""
+
+
+def _forms(nodes: Sequence[Node], *, keep: bool) -> list[_Form]:
+    """What the nodes of a graph are and refer to, but for extents that are neither 0 nor 1; the graph comes last."""
+    found = _FORMS.pop(nodes[-1], None)
+    if found is None:
+        places = {node: k for k, node in enumerate(nodes)}
+        found = [(type(node), _links(node, places)) for node in nodes]
+    if keep:
+        _FORMS[nodes[-1]] = found
     return found
 
 
@@ -141,10 +154,11 @@ def _constant(value: Any) -> tuple[type, str]:
 
 
 def _links(node: Node, places: Mapping[Node, int]) -> object:
-    """What a node is and which nodes it refers to, but for extents."""
+    """What a node is and which nodes it refers to."""
     match node:
         case Tensor():
-            return places[node.producer], node.output, node.dtype
+            kind = node.type
+            return places[node.producer], node.output, kind.dtype, [n if n < 2 else 2 for n in kind.shape]
         case Operation():
             return node.operator, [(name, places[x]) for name, x in node.inputs], [places[p] for p in node.after]
         case Selector():
@@ -162,11 +176,16 @@ def _links(node: Node, places: Mapping[Node, int]) -> object:
 def _moved(now: Node, node: Node, new: Mapping[Node, Node]) -> Node | None:
     """A node of the other graph on what stands for its inputs; `node` is the like of it in the rewritten graph."""
     if isinstance(now, (Operation, Selector)) and isinstance(node, (Operation, Selector)):
-        given = tuple((name, cast("Tensor", new[x])) for name, x in node.inputs)
-        fits = [(name, x.type) for name, x in given] == [(name, x.type) for name, x in now.inputs]
-        if not fits or (isinstance(now, Operation) and now.after):
+        if isinstance(now, Operation) and now.after:
             return None
-        return now if given == now.inputs else replace(now, inputs=given)
+        given = tuple([(name, cast("Tensor", new[x])) for name, x in node.inputs])
+        if given == now.inputs:
+            return now
+        if [(name, x.type) for name, x in given] != [(name, x.type) for name, x in now.inputs]:
+            return None
+        if isinstance(now, Selector):
+            return Selector(now.kind, given, now.out, now.parameters)
+        return Operation(now.operator, now.index, given, now.outputs, now.parameters, now.signature)
     if isinstance(now, Sink) and isinstance(node, Sink):
         return None if now.part else replace(now, tensor=cast("Tensor", new[node.tensor]))
     return now if isinstance(now, Source) else _refers(node, new)
