@@ -13,6 +13,7 @@ from tileweave.frontends.onnx.node import OnnxNode, operator
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import ArrayData, Operation, Selector, Source, Tensor
 from tileweave.graph.ir.dtypes import is_floating
+from tileweave.graph.ir.sugar import FUNCTIONS
 from tileweave.graph.nn.quantized import as_numbers
 
 _UNARY = {
@@ -47,8 +48,7 @@ def fitting(node: OnnxNode) -> Tensor:
 
 
 def _call(name: str) -> Callable[..., Tensor]:
-    function: Callable[..., Tensor] = getattr(g, name)
-    return function
+    return FUNCTIONS[name]
 
 
 for _kind, _name in _UNARY.items():

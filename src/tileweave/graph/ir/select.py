@@ -67,11 +67,11 @@ def permute(x: object, axes: Sequence[int]) -> Tensor:
 
 
 def _permuted(where: str, x: Tensor, axes: Sequence[int]) -> Tensor:
-    order = [dimension(where, x, axis) for axis in axes]
-    if sorted(order) != list(range(len(x.shape))):
+    order, shape = [dimension(where, x, axis) for axis in axes], x.shape
+    if sorted(order) != list(range(len(shape))):
         raise GraphError(where, f"{tuple(axes)} is not a permutation", inputs={"x": x.type}, legal="each axis once")
     map = AffineMap.select([order.index(k) for k in range(len(order))], len(order))
-    return _view("permute", x, [x.shape[k] for k in order], map)
+    return _view("permute", x, [shape[k] for k in order], map)
 
 
 @public(np.transpose)

@@ -323,12 +323,15 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int],
     while i < len(old) or j < len(new):
         left, right = [i] if i < len(old) else [], [j] if j < len(new) else []
         i, j = i + len(left), j + len(right)
-        while (a := prod(old[k] for k in left)) != (b := prod(new[k] for k in right)):
+        a, b = prod([old[k] for k in left]), prod([new[k] for k in right])
+        while a != b:
             if a < b:
                 left.append(i)
+                a *= old[i]
                 i += 1
             else:
                 right.append(j)
+                b *= new[j]
                 j += 1
         yield left, right
 
@@ -347,10 +350,11 @@ def reshape(x: object, shape: int | Sequence[int]) -> Tensor:
     where = "reshape(x, shape)"
     x = as_tensor(x, where)
     wanted = _shape(where, x, shape)
-    solid, other = [n for n in x.shape if n != 1], [n for n in wanted if n != 1]
-    if x.size == 0:
-        return x if wanted == x.shape else full(wanted, 0, x.dtype)
-    x = squeeze(x)
+    extents = x.shape
+    solid, other = [n for n in extents if n != 1], [n for n in wanted if n != 1]
+    if 0 in extents:
+        return x if wanted == extents else full(wanted, 0, x.dtype)
+    x = squeeze(x) if len(solid) < len(extents) else x
     out = x if solid == other else _reshaped(x, tuple(other))
     return unsqueeze(out, [k for k, n in enumerate(wanted) if n == 1]) if len(wanted) > len(other) else out
 
@@ -360,14 +364,15 @@ def _shape(where: str, x: Tensor, shape: Any) -> tuple[int, ...]:
         wanted = [operator.index(n) for n in (shape if isinstance(shape, (tuple, list)) else (shape,))]
     except TypeError:
         wanted = [-2]
-    open_ = [k for k, n in enumerate(wanted) if n == -1]
-    rest = prod(n for n in wanted if n != -1)
-    if len(open_) == 1 and rest > 0 and x.size % rest == 0:
-        wanted[open_[0]] = x.size // rest
-    if min(wanted, default=0) < 0 or prod(wanted) != x.size:
+    size = x.size
+    if -1 in wanted:
+        rest = prod([n for n in wanted if n != -1])
+        if wanted.count(-1) == 1 and rest > 0 and size % rest == 0:
+            wanted[wanted.index(-1)] = size // rest
+    if min(wanted, default=0) < 0 or prod(wanted) != size:
         raise GraphError(
             where,
-            f"{x.size} elements do not fit the shape {shape!r}",
+            f"{size} elements do not fit the shape {shape!r}",
             inputs={"x": x.type},
             legal="extents whose product is the number of elements; one of them may be -1",
         )
@@ -375,36 +380,37 @@ def _shape(where: str, x: Tensor, shape: Any) -> tuple[int, ...]:
 
 
 def _reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    groups = list(_groups(x.shape, shape))
+    own = x.type
+    groups = list(_groups(own.shape, shape))
     rank = len(groups)
-    counts = [gcd(x.shape[left[0]], shape[right[0]]) for left, right in groups]
+    counts = tuple([gcd(own.shape[left[0]], shape[right[0]]) for left, right in groups])
 
     def projection(extents: Sequence[int], side: int) -> Projection:
         rows, window = [], []
         for g, group in enumerate(groups):
             for place, k in enumerate(group[side]):
                 step = extents[k] // counts[g] if place == 0 else 0
-                rows.append(tuple(step if column == g else 0 for column in range(rank)))
+                rows.append((*(0,) * g, step, *(0,) * (rank - 1 - g)))
                 window.append(step if place == 0 else extents[k])
         return Projection(AffineMap(tuple(rows), (0,) * len(rows), rank), tuple(window))
 
-    out = TensorType(shape, x.dtype), projection(shape, 1)
-    return made("reshape", counts, [("x", x, projection(x.shape, 0))], out, costs=_MOVE)
+    out = TensorType(shape, own.dtype), projection(shape, 1)
+    return made("reshape", counts, [("x", x, projection(own.shape, 0))], out, costs=_MOVE)
 
 
 _MOVE: Costs = (("flops", 0.0),)
 
 
-def _reshape_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+def _reextentsblock(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     x = inputs["x"]
     return {"out": np.ascontiguousarray(x).reshape(operation.output_types["out"].shape)}
 
 
-def _reshape_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+def _reextentsgradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
     return {"x": reshape(dy, operation.input("x").shape)}
 
 
-register(Operator("reshape", _reshape_block, Form(("x",)), _reshape_gradient, _MOVE))
+register(Operator("reshape", _reextentsblock, Form(("x",)), _reextentsgradient, _MOVE))
 
 
 @public(np.ravel)
