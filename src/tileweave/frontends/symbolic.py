@@ -118,7 +118,12 @@ class SymbolicModel:
             GraphError: an extent is missing, unknown or out of its bounds, or the model cannot have it.
         """
         key = tuple(self.checked(extents).values())
-        return _kept(self.made, key, lambda: keeping()(self.make)(dict(zip(self.dims, key, strict=True))))
+
+        @keeping()
+        def make() -> Model:
+            return self.make(dict(zip(self.dims, key, strict=True)))
+
+        return _kept(self.made, key, make)
 
     def checked(self, extents: Mapping[str, Any]) -> dict[str, int]:
         """Extents in the order of the dimensions, each within its bounds."""

@@ -27,7 +27,7 @@ class OnnxNode:
         outputs: the names of the outputs; empty where an output is not wanted.
         version: of the operator set.
         run: evaluates a subgraph on values for its inputs.
-        sources: identity of an array that stays -> it as a tensor; None where nobody asked for that yet.
+        sources: identity of an array that stays -> it, and it as a tensor; None where nobody asked for that yet.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class OnnxNode:
     outputs: tuple[str, ...]
     version: int
     run: Callable[[Any, Sequence[Value]], list[Value]]
-    sources: dict[int, Tensor | None]
+    sources: dict[int, tuple[Array, Tensor] | None]
 
     @property
     def name(self) -> str:
@@ -66,11 +66,12 @@ class OnnxNode:
             raise self.refuse(f"input {index} is missing")
         if isinstance(value, list):
             raise self.refuse(f"input {index} is a sequence", legal="a tensor")
-        made = self.sources.get(id(value))
-        if made is None:
-            made = tensor(value, self.where)
-            if id(value) in self.sources:
-                self.sources[id(value)] = made
+        known = self.sources.get(id(value))
+        if known is not None and known[0] is value:
+            return known[1]
+        made = tensor(value, self.where)
+        if id(value) in self.sources:
+            self.sources[id(value)] = value, made
         return made
 
     def tensors(self, start: int = 0) -> list[Tensor]:

@@ -128,8 +128,8 @@ class _Reader:
     """The main graph's constants, the same arrays for all extents."""
     known: tuple[dict[str, Value], list[_Entry]] = field(init=False)
     """The main graph's values that depend on constants alone, once a model was made, and the nodes that are left."""
-    sources: dict[int, Tensor | None] = field(init=False)
-    """Array of `known` by its identity -> it as a tensor, once a node asked for that."""
+    sources: dict[int, tuple[Array, Tensor] | None] = field(init=False)
+    """Array of `known` by its identity -> it, and it as a tensor, once a node asked for that."""
 
     def __post_init__(self) -> None:
         self.versions = {entry.domain: entry.version for entry in self.proto.opset_import}
