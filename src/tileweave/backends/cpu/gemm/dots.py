@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from tileweave.backends.cpu.gemm import sides
 from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom
 from tileweave.backends.cpu.gemm.panels import Panels
+from tileweave.backends.cpu.gemm.sides import VECTORS
+from tileweave.backends.cpu.gemm.tile import tile_cycles
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, convert, vector, zero
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
@@ -22,20 +25,31 @@ from tileweave.backends.cpu.llvm.meanings import relu
 from tileweave.backends.cpu.llvm.products import multiply_add
 from tileweave.backends.cpu.target.target import Target
 from tileweave.index.sizes import known
+from tileweave.teir.merged.form import points
 
 _FEW_ROWS, _FEW_COLUMNS, _AT_ONCE = 16, 8, 6
 """Rows, or columns, that are few, and how many of them a tile has at most, one more where there are 32 registers
-(300 x 7 x 1500: 162 us by four, 132 by seven; 968 x 8 x 429: 121 by four, 143 by eight). 24 x 512 x 2048 takes 486 us
-so and 559 in packed panels, 16 x 100 x 1000 takes 47 and 39, 4 x 512 x 2048 takes 82 and 240. 7230 x 31 x 8 takes 234
-with vectors of eight, and 91 in tiles that read both operands in place; 1000 x 300 x 8 takes 114 and 107."""
+(300 x 7 x 1500: 162 us by four, 132 by seven). 24 x 512 x 2048 takes 486 us so and 559 in packed panels, 16 x 100 x
+1000 takes 47 and 39, 4 x 512 x 2048 takes 82 and 240. 800 x 8 x 31 takes 18.7 with vectors of sixteen, and 9.3 in tiles
+that read both operands in place; 80 x 8 x 800 takes 19.4 and 16.5."""
 _SWEEP = 8
 """Rows of a matrix that a vector meets in one sweep, and vectors by which its columns are shared. 3499 x 885 takes 190
 us so and 293 in strips of 128 columns, whose lines the processor does not foresee."""
 _MANY = 64
 """Rows or columns for which the few that they meet are copied."""
 _LEAST = (2, 3), (4, 8), (8, 12)
-"""Eighths of a vector that are summed at least, for so many rows or columns at most. 206 x 110 x 12 by one vector each
-takes 33 us so and 106 in packed panels, 206 x 110 x 20 by four 152 and 155, 206 x 110 x 31 by eight 296 and 515."""
+"""Eighths of a vector that are summed at least, for so many rows or columns at most, beside tiles that pack. 206 x 110
+x 12 by one vector each takes 33 us so and 106 in packed panels, 206 x 110 x 20 by four 152 and 155, 206 x 110 x 31 by
+eight 296 and 515."""
+_LINE, _FAR_LINE = 2.5, 4.0
+"""Cycles in which a line of the rows comes, and one of the few where the first cache does not keep them."""
+_END, _ADD = 24, 3
+"""Cycles at the end of a tile, and for each sum whose lanes are added. 800 x 4 x 16 takes 7.0 us as dot products and
+6.0 in tiles, 800 x 4 x 64 takes 11.2 and 15.5; 800 x 2 x 14 takes 5.0 and 5.7; 800 x 7 x 100 takes 23.9 and 22.2,
+800 x 7 x 160 takes 27.7 and 33.5. With AVX2, 800 x 3 x 16 takes 6.3 and 7.8, 800 x 6 x 250 takes 80 and 62."""
+_TILE_BEGINS, _TILE_SLOWER, _RUNS = 10, 1.1, 5
+"""Products that a tile would form in the time before its first one; how much longer it takes than is modelled; cycles
+per row that is stored in runs."""
 _SUMS = 8
 """Sums that must be under way for a core to multiply and add in each cycle."""
 
@@ -62,10 +76,9 @@ def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlockin
         return None
     if n < 2 or (m > _FEW_ROWS and n > _FEW_COLUMNS):
         return None
-    if m > _FEW_ROWS and n > _AT_ONCE and lanes <= _FEW_COLUMNS and c.a_in_place:
-        return None  # tiles read the rows once, dot products twice; and columns fill a vector
     few = m if m <= _FEW_ROWS else n
-    if 8 * summed.dims[0].extent < next((x for most, x in _LEAST if few <= most), 8 * few) * lanes:
+    packs = m <= _FEW_ROWS or not c.a_in_place  # else tiles read the many rows where they lie, too
+    if packs and 8 * summed.dims[0].extent < next((x for most, x in _LEAST if few <= most), 8 * few) * lanes:
         return None  # adding lanes costs more than packing
     most = _AT_ONCE if target.registers <= 16 else _AT_ONCE + 1
     some = -(-few // -(-few // most))
@@ -73,6 +86,8 @@ def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlockin
     mr, nr = (some, min(others, 1 << (n - 1).bit_length())) if m <= _FEW_ROWS else (others, min(some, lanes))
     if nr < 2:
         return None
+    if not packs and (n > most or _tiles_faster(c, target, lanes, mr)):
+        return None  # the first: dot products would read the rows twice
     wide = replace(columns, width=nr, lanes=1 << (nr - 1).bit_length())
     tall = replace(rows, width=mr, lanes=1)
     row_panels, column_panels = tall.panels, wide.panels
@@ -95,6 +110,22 @@ def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlockin
         keep_a=False,
         transposed_panels=0,
     )
+
+
+def _tiles_faster(c: ProductBlocking, target: Target, lanes: int, height: int) -> bool:
+    """Whether tiles that read rows in place, too, are faster than dot products of so many rows by all columns."""
+    out, (first, *others) = c.columns.sums, c.contracted.dims
+    m, n, products = c.rows.total, c.columns.total, c.contracted.total
+    vector_bytes = lanes * out.width_bytes
+    kept = n * products * out.width_bytes <= target.l1_bytes // 2
+    line = (_LINE + (0 if kept else _FAR_LINE) * n / height) * vector_bytes / 64
+    per_vector = line + n / 2 + n / height / 2  # lines, multiply-adds, loads of the few
+    sums = height * (1 << (n - 1).bit_length())
+    dots = (_END + _ADD * sums) / height + points(others) * -(-first.extent // lanes) * per_vector
+    across = sides.lanes_of(target, out, n)
+    per_product = _TILE_SLOWER * tile_cycles(target.registers, m, n, across, VECTORS) / m
+    runs = 0 if target.masks_stores or n == across else _RUNS
+    return per_product * (products + _TILE_BEGINS) + runs <= dots
 
 
 def _cut_sweep(c: ProductBlocking, lanes: int, threads: int) -> ProductBlocking:
@@ -276,11 +307,14 @@ class _Dots:
         mask = vectors.mask_below(f, str(count), c.columns.lanes)
         runs = [] if self.target.masks_stores else vectors.runs_of(f, count, c.columns.lanes)
         places = [output for _, output in columns]
-        for k, (_, output) in enumerate(rows):
-            total = self.added(sums[k * len(columns) : (k + 1) * len(columns)])
-            store = partial(self.store_run, total, f.at("%out", output), places[0], mask, runs)
+        lines = [f.at("%out", output) for _, output in rows]
+        totals = self.added(sums, len(columns))
+        if c.columns.output_dense:
+            totals = self.begun(totals, lines, places[0], mask)
+        for k, (total, line) in enumerate(zip(totals, lines, strict=True)):
+            store = partial(self.store_run, total, f.at(line, places[0]), mask, runs)
             if not c.columns.output_dense:
-                store = partial(self.scatter, total, f.at("%out", output), places)
+                store = partial(self.scatter, total, line, places)
             f.when(f.compare("slt", k, left) if k else 1, store)
 
     def places(self, panels: Panels, number: Value) -> list[tuple[Value, Value]]:
@@ -357,27 +391,41 @@ class _Dots:
         sign = "fadd" if self.out.floating else "add"
         return self.f.value(f"{sign} {vector(self.out.memory, lanes or self.lanes)} {a}, {b}")
 
-    def added(self, sums: list[str]) -> str:
-        """The lanes of each sum added up, in one lane of the result each.
+    def added(self, sums: list[str], columns: int) -> list[str]:
+        """The lanes of each sum added up: a vector per row, with a lane for each of its columns.
 
-        A round joins two vectors, in which the sums then alternate in runs of ``run`` lanes.
+        As many rows as a vector has room for are added together, so that few of its lanes are added for nothing. A
+        round joins two vectors, in which the sums then alternate in runs of ``run`` lanes.
         """
+        wide = self.cut.columns.lanes
+        together, totals = self.lanes // wide, list[str]()
+        every = [sums[k : k + columns] + ["poison"] * (wide - columns) for k in range(0, len(sums), columns)]
+        for first in range(0, len(every), together):
+            rows = every[first : first + together]
+            some = [one for row in rows for one in row]
+            some += ["poison"] * ((1 << (len(some) - 1).bit_length()) - len(some))
+            total, lanes, run = self.joined(some)
+            while lanes > run:
+                half = lanes // 2
+                low, high = (self.shuffle(total, "poison", range(at, at + half), lanes) for at in (0, half))
+                total, lanes = self.plus(low, high, half), half
+            for k in range(len(rows)):
+                part = range(k * wide, (k + 1) * wide)
+                totals.append(total if lanes == wide else self.shuffle(total, "poison", part, lanes))
+        return totals
+
+    def joined(self, sums: list[str]) -> tuple[str, int, int]:
+        """A power of two of vectors as one, of how many lanes, and how many sums these are, over and over."""
         lanes, run = self.lanes, 1
-        sums = sums + [zero(self.out, lanes)] * (self.cut.columns.lanes - len(sums))
         while len(sums) > 1:
             even = [k if not k & run else k - run + lanes for k in range(lanes)]
             odd = [k + run if not k & run else k + lanes for k in range(lanes)]
             sums = [
-                self.plus(self.shuffle(a, b, even), self.shuffle(a, b, odd))
+                "poison" if a == b == "poison" else self.plus(self.shuffle(a, b, even), self.shuffle(a, b, odd))
                 for a, b in zip(sums[::2], sums[1::2], strict=True)
             ]
             run *= 2
-        (total,) = sums
-        while lanes > self.cut.columns.lanes:
-            half = lanes // 2
-            low, high = (self.shuffle(total, total, range(at, at + half), lanes) for at in (0, half))
-            total, lanes = self.plus(low, high, half), half
-        return total
+        return sums[0], lanes, run
 
     def shuffle(self, a: str, b: str, indices: Sequence[int], lanes: int = 0) -> str:
         full = vector(self.out.memory, lanes or self.lanes)
@@ -386,19 +434,33 @@ class _Dots:
 
     # ---- the output ---------------------------------------------------------------------------------------------
 
-    def store_run(self, total: str, line: str, column: Value, mask: str, runs: Sequence[Value]) -> None:
+    def begun(self, totals: list[str], lines: Sequence[str], column: Value, mask: str) -> list[str]:
+        """Rows of sums with what they begin with: where they are stored, a row or nothing, else what the output holds.
+
+        All is read before any is stored: a row that follows would wait for a masked store beside it.
+        """
+        f, lanes = self.f, self.cut.columns.lanes
+
+        def stored() -> list[str]:
+            if not self.start:
+                return totals
+            row = vectors.load(f, self.out, lanes, f.at("%start", column), mask)
+            return [self.plus(total, row, lanes) for total in totals]
+
+        def held() -> list[str]:
+            old = [vectors.load(f, self.out, lanes, f.at(line, column), mask) for line in lines]
+            return [self.plus(total, one, lanes) for total, one in zip(totals, old, strict=True)]
+
+        return list(map(str, f.choose("%init", [vector(self.out.memory, lanes)] * len(totals), stored, held)))
+
+    def store_run(self, total: str, place: str, mask: str, runs: Sequence[Value]) -> None:
         """A row of sums that lie side by side in the output."""
         f, lanes = self.f, self.cut.columns.lanes
-        kind, none = f"<{lanes} x i1>", f"<{lanes} x i1> zeroinitializer"
-        if self.start:
-            wanted = f.value(f"select i1 %init, {kind} {mask}, {none}")
-            total = self.plus(total, vectors.load(f, self.out, lanes, f.at("%start", column), wanted), lanes)
-        held, place = f.value(f"select i1 %init, {none}, {kind} {mask}"), f.at(line, column)
-        total = self.plus(total, vectors.load(f, self.out, lanes, place, held), lanes)
+        total = self.clipped(total, lanes)
         if runs:
-            vectors.store_runs(f, self.out, lanes, self.clipped(total, lanes), place, runs)
+            vectors.store_runs(f, self.out, lanes, total, place, runs)
         else:
-            vectors.store(f, self.out, lanes, self.clipped(total, lanes), place, mask)
+            vectors.store(f, self.out, lanes, total, place, mask)
 
     def scatter(self, total: str, line: str, columns: Sequence[Value]) -> None:
         """A row of sums one by one: all are read before any is stored, since the last column may stand there twice."""

@@ -116,7 +116,7 @@ def cut_product(
     three = (three and target.masks_stores) or n_columns == 3 * lanes
     some = (3,) if choices is VECTORS and n_columns > 2 * lanes and three else choices
     chosen = choose_tile(vector_registers(target, contracted), n_rows, n_columns, lanes, some, threads if few else 1)
-    mr, nv = settings.tile(chosen, (*choices, 3) if choices is VECTORS else choices, target.registers, lanes)
+    mr, nv = settings.tile(chosen, choices, target.registers, lanes)
     mr = min(mr, n_rows)
     row_lanes = min(1 << (mr - 1).bit_length(), target.lanes(out.width_bytes), 16)
     rows = Panels(row_dims, row_element, out, out.width_bytes, mr, row_lanes)
@@ -311,7 +311,7 @@ def _whole_runs(dims: tuple[Mode, ...], lanes: int, choices: tuple[int, ...]) ->
     """Vectors per panel such that panels hold whole runs of a short first axis, which can then be staged."""
     if len(dims) < 2 or dims[0].extent % lanes == 0:
         return choices
-    every = choices if choices is not VECTORS else (3, *VECTORS)
+    every = choices if choices is not VECTORS else (3, 2, 4, 1)
     return tuple(v for v in every if v * lanes % dims[0].extent == 0) or choices
 
 

@@ -23,7 +23,8 @@ from tileweave.backends.cpu.llvm.meanings import relu
 from tileweave.backends.cpu.llvm.products import multiply_add, pair_product, quad_product
 
 _AT_ONCE = 4
-"""Products of one turn of rows that have a pointer each: 300 x 12 x 300 takes 31 us so, 33 with one index for all."""
+"""Products of one turn of rows that have a pointer each, a power of two: 300 x 12 x 300 takes 31 us so, 33 with one
+index for all."""
 _SHIFTED, _SHIFT = -0x7F7F7F80, "-128"
 """The bits that make four signed bytes unsigned ones, larger by 128, in 32 bits; 128 as such a byte."""
 _PRODUCTS_AHEAD, _FIRST_CACHE = 8, 32 * 1024
@@ -294,7 +295,7 @@ class _Tile:
         carry = self.carry(start)
         following = tile.following
         if following is None and pointed(tile, self.rows, self.contracted):
-            return self.by_pointers(count, one, step, start)
+            return self.by_pointers(count, step, start)
         if following is None:
             return f.loop(0, count, one, carry=carry, nonempty=True)
         stream = PrefetchShare("%ahead", "%asktable", "%askfirst", "%asklast")
@@ -311,28 +312,34 @@ class _Tile:
         sums = f.loop(0, turns, turn, carry=carry)
         return f.loop(f.mul(turns, TURN), count, one, carry=self.carry(map(str, sums)))
 
-    def by_pointers(
-        self, count: Value, one: Callable[[Value, list[str]], list[Value]], step: TileStep, start: list[str]
-    ) -> list[Value]:
-        """Some products at a time, then those that are left, one at a time."""
+    def by_pointers(self, count: Value, step: TileStep, start: list[str]) -> list[Value]:
+        """Some products at a time, then half as many, and so on down to the last one."""
         f, width, rows = self.f, self.rows.element.width_bytes, self.tile.rows
         in_place = self.tile.b is ReadFrom.IN_PLACE
 
-        def turn(first: Value, carried: list[str]) -> Sequence[Value]:
+        def some(first: Value, carried: list[str], number: int) -> list[Value]:
             sums: list[str] = carried[:-rows]
             # opaque, or LLVM would find all rows by one index
             here = [f.value(f'call ptr asm "", "=r,0"(ptr {pointer})') for pointer in carried[-rows:]]
-            for part in range(_AT_ONCE):
+            for part in range(number):
                 k = f.add(first, part)
                 columns = self.contracted.offset(f, 1, "%ktable", k) if in_place else 0
                 places = [f.at(pointer, part * width) for pointer in here]
                 sums = list(map(str, step(k, (0, columns), sums, places)))
-            return [*sums, *(f.at(pointer, _AT_ONCE * width) for pointer in here)]
+            return [*sums, *(f.at(pointer, number * width) for pointer in here)]
 
-        whole = f.sub(count, f.rem(count, _AT_ONCE))
+        number, done = _AT_ONCE, f.sub(count, f.rem(count, _AT_ONCE))
         pointers: list[tuple[str, Value]] = [("ptr", f.at(base, constant)) for base, constant in self.row_bases()]
-        made = f.loop(0, whole, turn, step=_AT_ONCE, carry=self.carry(start) + pointers)
-        return f.loop(whole, count, one, carry=self.carry(map(str, made[:-rows])))
+        carry = self.carry(start) + pointers
+        kinds = [kind for kind, _ in carry]
+        made = f.loop(0, done, lambda k, carried: some(k, carried, _AT_ONCE), step=_AT_ONCE, carry=carry)
+        while number > 1:
+            number //= 2
+            before, first, size = list(map(str, made)), done, number
+            more = f.compare("sge", f.sub(count, first), size)
+            made = f.choose(more, kinds, partial(some, first, before, size), lambda before=before: before)  # type: ignore[misc]
+            done = f.value(f"select i1 {more}, i64 {f.add(first, size)}, i64 {first}") if number > 1 else done
+        return made[:-rows]
 
     def carry(self, sums: Iterable[str]) -> list[tuple[str, Value]]:
         """Sums with their types, row by row."""

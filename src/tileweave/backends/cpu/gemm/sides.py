@@ -10,10 +10,10 @@ from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.target.target import Target
 from tileweave.teir.merged.form import Mode, fuse, points
 
-VECTORS = 2, 4, 1
-"""Vectors of a tile: three are as fast (128 x 128 x 128 in 39 us with 8 x 48 and with 10 x 32), and are more code. They
-are taken where they hold all columns (12526 x 33 x 32: 325 us, with 14 x 32 366), and for few products (1134 x 80 x 1:
-9.3 us and 12)."""
+VECTORS = 2, 4, 1, 3
+"""Vectors of a tile. Three are taken where they hold all columns (12526 x 33 x 32: 325 us, with 14 x 32 366), for few
+products (1134 x 80 x 1: 9.3 us and 12), and where columns divide by them best: 10 x 37 x 83 x 106 takes 72 us in
+8 x 48, 85 in 10 x 32."""
 
 
 def lanes_of(target: Target, out: Element, columns: int) -> int:
@@ -53,7 +53,7 @@ def runs_across(
         return False
     few, many = points(columns), points(others)
     along, across = (
-        tile_cycles(target.registers, rows, n, lanes_of(target, out, n), (*VECTORS, 3))
+        tile_cycles(target.registers, rows, n, lanes_of(target, out, n), VECTORS)
         for rows, n in ((many, few), (few, many))
     )
     stored = _SCATTERED * few * many / ACROSS_PRODUCTS

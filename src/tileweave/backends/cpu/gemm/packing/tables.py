@@ -37,16 +37,33 @@ def emit_lane_table(module: Module, name: str, panels: Panels) -> None:
         f.store("i64", _moved(f, panels.dims, digits, 1), f.at("%table", f.add(place, 8)), 8)
         return next_digits(f, panels.dims, digits, f.compare("slt", f.add(first, index), last))
 
-    if len(panels.dims) == 1:  # in a row: tiles of few products wait for this table
+    def clamped() -> None:
         for lane in range(panels.width):
             index, at = f.min(f.add(first, lane), last), lane * LANE_BYTES
             for place, stride in zip((at, at + 8), panels.dims[0].strides, strict=True):
                 f.store("i64", f.mul(index, stride), f.at("%table", place), 8)
+
+    def whole() -> None:
+        """One addition per index, of both offsets: tiles of few products wait for this table."""
+        pair = _pair(f, [f.mul(first, stride) for stride in panels.dims[0].strides])
+        step = _pair(f, panels.dims[0].strides)
+        for lane in range(panels.width):
+            pair = f.value(f"add <2 x i64> {pair}, {step}") if lane else pair
+            f.store("<2 x i64>", pair, f.at("%table", lane * LANE_BYTES), 8)
+
+    if len(panels.dims) == 1:
+        f.when(f.compare("sle", f.add(first, panels.width - 1), last), whole, clamped)
     else:
         f.loop(0, panels.width, one, carry=[("i64", digit) for digit in digits_of(f, panels.dims, first)])
     live = f.min(f.sub(panels.total, first), panels.width)
     f.store("i64", live, f.at("%table", panels.lane_table_bytes), 8)
     f.ret()
+
+
+def _pair(f: Function, words: Sequence[Value]) -> str:
+    """Two words as a vector."""
+    low = f.value(f"insertelement <2 x i64> poison, i64 {words[0]}, i64 0")
+    return f.value(f"insertelement <2 x i64> {low}, i64 {words[1]}, i64 1")
 
 
 def emit_segment_table(module: Module, name: str, panels: Panels) -> None:
