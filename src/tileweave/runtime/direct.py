@@ -320,16 +320,18 @@ def again(plan: Plan, bind: dict[Any, Any], threads: int, out: Sequence[Array | 
         except IndexError:
             continue
         named, quick = found.quick
-        if quick is not None and named is keys and out is None:
+        if out is None and named is keys and quick is not None:
             result = quick(bind)
-            results = None if result is None else [result]
-        else:
-            try:
-                given = order(bind)
-            except KeyError:
-                given = None
-            fits = out is None or (type(out) in (list, tuple) and len(out) == len(plan.graph.sinks))
-            results = found.run(given, out) if fits and given is not None else None
+            idle.append(found)  # nothing of it is done in Python, and it is never better made anew
+            if result is not None:
+                return [result]
+            continue
+        try:
+            given = order(bind)
+        except KeyError:
+            given = None
+        fits = out is None or (type(out) in (list, tuple) and len(out) == len(plan.graph.sinks))
+        results = found.run(given, out) if fits and given is not None else None
         idle.put_back(found)
         if results is not None:
             return results
