@@ -45,6 +45,35 @@ def test_dot_products_of_any_extents_are_those_of_numpy(seed):
     assert (room == 7).all()
 
 
+@pytest.mark.parametrize("columns", range(2, 9))
+def test_few_columns_that_many_rows_meet_are_those_of_numpy(columns):
+    draw = np.random.default_rng(columns)
+    for dtype in map(np.dtype, ("f4", "f8", "i4")):
+        rows, products = int(draw.integers(17, 60)), int(draw.integers(90, 300))
+        a, b = (surrounded(draw, shape, dtype) for shape in ((rows, products), (products, columns)))
+        room = np.full((rows, columns + 1), 7, dtype)
+        contract("ik,kj->ij", a, b, out=room[:, :columns])
+        wanted = (a.astype("f8") @ b.astype("f8")).astype(dtype)
+        assert np.array_equal(room[:, :columns], wanted), (rows, products, dtype)
+        assert (room[:, columns] == 7).all()
+        if dtype.kind == "f":
+            bias = draw.integers(-4, 5, columns).astype(dtype)
+            layer = tw.relu(tg.linear(tw.source(a), tw.source(b), tw.source(bias)))
+            assert np.array_equal(tw.run(layer), np.maximum(wanted + bias, 0)), (rows, products, dtype)
+
+
+def test_few_columns_are_dot_products_where_their_time_is_less():
+    if host().lanes(4) < 8:
+        pytest.skip("vectors are short")
+
+    def how(columns, products):
+        a, b = np.ones((800, products), "f4"), np.ones((products, columns), "f4")
+        return "in vectors along what is summed" in Contraction("ik,kj->ij", a, b, threads=1).explain()
+
+    assert how(4, 64) and how(2, 31)
+    assert not (how(8, 31) or how(4, 16))
+
+
 @pytest.mark.parametrize("rows", [1, 3, 8, 13])
 def test_a_layer_of_few_rows_adds_its_bias_and_clips(rows):
     draw = np.random.default_rng(rows)
