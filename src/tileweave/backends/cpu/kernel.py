@@ -66,6 +66,8 @@ class CpuKernel:
         """For which sizes its code is, where that was recorded."""
         self._key: Hashable = None
         """By what such code is found."""
+        self._like: CpuKernel | None = None
+        """By which its code is found again; held, since it is known while it lives."""
         self.threads = how.threads
         self.target = how.target
         self._how = how
@@ -73,7 +75,6 @@ class CpuKernel:
         self._packings: Mapping[str, Packing | Ordered] = nest.packings
         self._tables = nest.tables  # held: code knows where the tables lie
         self._program: Program | None = program
-        self._on_order: CpuKernel | None = None
         self._over: frozenset[int] | None = None
         self._sized: tuple[Size, ...] = ()
         self._plan = show(form, lambda op: nest.notes.get(op, ())) if form is not None else ""
@@ -558,13 +559,15 @@ def _made(how: _How, *, cache: bool) -> CpuKernel:
         made = object.__new__(CpuKernel)
         on_order = _made(replace(how, program=program, constant=frozenset()), cache=cache)
         made.__dict__.update(on_order.__dict__)
-        made._packings, made._on_order = orders, on_order  # whose code is found again for as long as it lives
+        made._packings, made._like = orders, on_order
         return made
+    if how.constant and not direct:  # they are read as they lie
+        return _made(replace(how, constant=frozenset()), cache=cache)
     known = family.kernel() if family else None
     if known is not None:
         sized: CpuKernel | None = known.resized([(axis.extent, axis.strides) for axis in how.program.axes])
         if sized is not None:
-            sized._how, sized._program = how, how.program
+            sized._how, sized._program, sized._like = how, how.program, known
             return sized
     made_for = None
     if kind is not None and family is None and (direct or not fixed):
