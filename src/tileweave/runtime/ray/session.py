@@ -23,7 +23,7 @@ from typing import Any
 
 from tileweave.backends.host import available_threads
 from tileweave.errors import RunError
-from tileweave.runtime.ray.watchdog import Watchdog, clear, end, family
+from tileweave.runtime.ray.watchdog import Watchdog, clear, end, family, naming
 
 CONNECT_SECONDS = 5.0
 """How long a cluster may take to answer at an address."""
@@ -377,6 +377,8 @@ def _clear_scratch() -> None:
     global _SCRATCH
     scratch, _SCRATCH = _SCRATCH, None
     if scratch is not None:
+        if left := naming(str(scratch)):
+            end(family(left))
         clear(scratch)
 
 

@@ -150,6 +150,18 @@ def family(parents: Iterable[int]) -> dict[int, str]:
     return out
 
 
+def naming(folder: str) -> list[int]:
+    """Programs of Ray's whose command names a folder: its agents may outlive what has started them."""
+    wanted, found = os.fsencode(folder), list[int]()
+    for entry in os.listdir("/proc") if os.path.isdir("/proc") else ():  # noqa: PTH112,PTH208 (as in `family`)
+        if entry.isdecimal():
+            with suppress(OSError), open(f"/proc/{entry}/cmdline", "rb") as file:  # noqa: PTH123
+                command = file.read()
+                if wanted in command and b"/ray/" in command:
+                    found.append(int(entry))
+    return found
+
+
 def alive(process: int) -> bool:
     """Whether a process runs; one that has ended but was not waited for does not."""
     if Path("/proc/self").exists():
