@@ -227,3 +227,21 @@ def test_a_match_that_is_known_is_not_another_threads(monkeypatch):
 
     monkeypatch.setattr(match, "_last", (form, Meanwhile(), frozenset(), "its own"))
     assert match.match(form, host()) == "its own"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_result_may_lie_where_the_tensor_lies_that_its_chain_adds(threads: int) -> None:
+    rng = np.random.default_rng()
+    for filters in rng.choice(np.arange(8, 60), 6, replace=False).tolist():
+        print(f"{filters} filters")
+        w = rng.integers(-3, 4, (filters, 5, 3, 3)).astype("f4")
+        bias = rng.integers(-3, 4, (filters, 1, 1)).astype("f4")
+        image, before = (rng.integers(-3, 4, (1, c, 9 + d, 33 + d)).astype("f4") for c, d in ((5, 2), (filters, 0)))
+        x = tw.source(shape=image.shape, dtype="float32", name="x")
+        added = tw.source(shape=before.shape, dtype="float32", name="added")
+        plan = tw.plan(tw.relu(tw.conv(x, w) + bias + added))
+        out = before.copy()
+        tw.run(plan, bind={"x": image, "added": out}, out=[out], threads=threads)
+        seen = sliding_window_view(image, (3, 3), axis=(2, 3))
+        sums = np.einsum("ncxyij,fcij->nfxy", seen, w, optimize=True)
+        np.testing.assert_array_equal(out, np.maximum(sums + bias + before, 0))

@@ -145,7 +145,7 @@ class Windows:
             self.dtype,
         )
         more = [bias, out][: self.chain]
-        chain = [("Add", (0, 1)), *([("Add", (-1, 2))] if self.chain > 1 else []), ("ReLU", (-1,))]
+        chain = [("Add", (0, 1)), *([("Add", (-1, 2))] if self.chain > 1 else []), ("ReLU", (-self.chain,))]
         return teir.emit_contraction(equation, operands, out, chain=chain, extras=more, sums=self.dtype, added="")
 
 

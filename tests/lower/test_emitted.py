@@ -110,3 +110,14 @@ def test_a_program_made_again_is_the_one_that_is_emitted(kind: str, monkeypatch:
                 assert made == fresh
                 assert list(map(type, numbers(made))) == list(map(type, numbers(fresh)))
     assert served[True]
+
+
+def test_constants_of_zero_keep_their_sign_across_extents() -> None:
+    def masked(n: int, zero: float) -> Tensor:
+        x = tw.source(np.random.default_rng(n).standard_normal((64, n), np.float32))
+        power = tw.exp(x - tw.max(x, axis=1, keepdims=True))
+        return tw.where(tw.greater(x, 0.5), power / tw.sum(power, axis=1, keepdims=True), zero)
+
+    for zero, n in ((0.0, 128), (-0.0, 132), (0.0, 132), (-0.0, 128), (0.0, 136), (-0.0, 140), (0.0, 140)):
+        result = tw.run(masked(n, zero))
+        np.testing.assert_array_equal(np.signbit(result), np.signbit(np.asarray(masked(n, zero))))

@@ -177,3 +177,14 @@ def test_code_is_looked_for_while_other_threads_make_some() -> None:
             assert family._like("other axes", "tile", none) == []
     finally:
         thread.join()
+
+
+def test_outputs_whose_strides_do_not_nest_are_written_or_refused() -> None:
+    for n in range(4, 12):
+        a, b = np.ones((n, 3), "f4"), np.ones((3, 2), "f4")
+        whole = np.zeros(2000, "f4")
+        out = np.lib.stride_tricks.as_strided(whole, (n, 2), (56, 68))  # each element has a place of its own
+        tw.contract("ij,jk->ik", a, b, out=out, threads=1)
+        assert (out == 3).all() and whole.sum() == 3 * out.size
+        with pytest.raises(TileweaveError, match=r"elements of out that are \(1, -1\) apart share memory"):
+            tw.contract("ij,jk->ik", a, b, out=np.lib.stride_tricks.as_strided(whole, (n, 2), (4, 4)), threads=1)

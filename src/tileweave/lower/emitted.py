@@ -303,7 +303,7 @@ def emitted(kind: ProgramKind, views: Mapping[str, OperandView], out: OperandVie
     if kind.long and kind.family == "contraction":  # how many pieces there are is written out
         return program(kind, views, out)
     every = [*views.values(), out]
-    key = kind.with_numbers([None] * len(kind.numbers())), *[_shown(view) for view in every]
+    key = kind.with_numbers([None] * len(kind.numbers())), kind.signs(), *[_shown(view) for view in every]
     numbers = [*kind.numbers(), *[n for view in every for n in _sizes_of(view)]]
     known = _RECORDED.get(key)
     for one in known or ():

@@ -25,6 +25,7 @@ from tileweave.backends.base import (
 )
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, Signature, Tensor, TensorType
+from tileweave.graph.ir.interned import pairs_key
 from tileweave.graph.ops.elementwise import fused
 from tileweave.graph.ops.monoids import MONOIDS, combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
@@ -401,7 +402,7 @@ def kernel_of(
     key = (
         backend(by),  # another one of its name has other kernels
         operation.operator,
-        operation.parameters,
+        pairs_key(operation.parameters),
         stage,
         threads,
         tune,

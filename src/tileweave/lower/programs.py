@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import isfinite, isnan, prod
+from math import copysign, isfinite, isnan, prod
 from typing import Any, TypeVar
 
 import ml_dtypes
@@ -19,6 +19,7 @@ from tileweave import teir
 from tileweave.backends.base import ELEMENTS
 from tileweave.graph import Operation, TensorType
 from tileweave.graph.ir.dtypes import wide_type
+from tileweave.graph.ir.interned import pairs_key
 from tileweave.graph.ops.grouped.chained import product_of
 from tileweave.graph.ops.grouped.rows import softmax_at_end
 from tileweave.graph.ops.operators import operator_named, operator_of
@@ -130,6 +131,10 @@ class ProgramKind:
         """The constants of its steps that may come from extents: finite, not 0 and not 1."""
         return [step[1][0] for step in self.steps if _is_number(step)]
 
+    def signs(self) -> tuple[float, ...]:
+        """Of all constants of its steps: kinds with 0.0 and with -0.0 are equal, and not the same."""
+        return signs_of([step[1][0] for step in self.steps if step[0] == FILL])
+
     def with_numbers(self, numbers: Sequence[float | None]) -> ProgramKind:
         """The kind with others of them."""
         if not numbers:
@@ -142,6 +147,11 @@ def _is_number(step: tuple[Any, ...]) -> bool:
     if step[0] != FILL:
         return False
     return may_be_of_sizes(step[1][0])
+
+
+def signs_of(numbers: Sequence[float]) -> tuple[float, ...]:
+    """The sign of each number, also of zeros."""
+    return tuple([copysign(1.0, number) for number in numbers])
 
 
 def may_be_of_sizes(value: object) -> bool:
@@ -304,7 +314,8 @@ def _group(operation: Operation) -> Sequence[tuple[Any, ...]]:
     numbers = [arguments[0] for name, arguments, _ in program if name == "full" and may_be_of_sizes(arguments[0])]
     if numbers:
         program = [(n, (2.0,), t) if n == "full" and may_be_of_sizes(a[0]) else (n, a, t) for n, a, t in program]
-    steps = _group_steps(tuple(program), types, operation.output_types["out"].dtype, length > LONGEST_SUM, each)
+    dtype, signs = operation.output_types["out"].dtype, signs_of([a[0] for n, a, _ in program if n == "full"])
+    steps = _group_steps(tuple(program), types, dtype, length > LONGEST_SUM, each, signs)
     rest = iter(numbers)
     return [(s[0], (next(rest),), *s[2:]) if _is_number(s) else s for s in steps] if numbers else steps
 
@@ -316,6 +327,7 @@ def _group_steps(
     dtype: np.dtype[Any],
     long: bool,
     each: tuple[bool, ...] | None,
+    signs: tuple[float, ...],
 ) -> Sequence[tuple[Any, ...]]:
     """`_group` for a program whose numbers are left out, where they may come from extents.
 
@@ -325,6 +337,7 @@ def _group_steps(
         dtype: of the result.
         long: whether a row is longer than sums may be.
         each: per input, whether it has a value per element of a row; None: it is attention.
+        signs: of the numbers: programs with 0.0 and with -0.0 are equal, and not the same.
     """
     narrow = dtype in _NARROW  # steps compute in FP32, what is read and the last result may be of 16 bits
     own = dtype_name(dtype) if dtype in _FLOATS else "FP32" if narrow else ""
@@ -434,7 +447,7 @@ def kind_of(operation: Operation, stage: str) -> Hashable | None:
         return None
     long = family == "contraction" and _is_long(operation)
     shown = tuple((kind.dtype, tuple(n == 1 for n in kind.shape)) for kind in types)
-    return operation.operator, operation.parameters, stage, family, long, shown
+    return operation.operator, pairs_key(operation.parameters), stage, family, long, shown
 
 
 Thing = TypeVar("Thing")

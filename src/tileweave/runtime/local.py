@@ -48,10 +48,10 @@ class Destination(Protocol):
         """The extents of what is stored at once."""
 
     def write(self, box: Box, block: Array) -> None:
-        """StoresTask the values of a box."""
+        """Stores the values of a box."""
 
     def take(self, block: Array) -> None:
-        """StoresTask all values at once, by becoming the block."""
+        """Stores all values at once, by becoming the block."""
 
     def finished(self, box: Box) -> None:
         """Everything that one task stores has been stored."""
@@ -61,7 +61,7 @@ class StoresTask(Protocol):
     """What stores a task's values."""
 
     def __call__(self, holds: Held, destination: Destination, threads: int = 1, hand_over: bool = False) -> int:
-        """StoresTask what something holds; the bytes that were newly made for it."""
+        """Stores what something holds; the bytes that were newly made for it."""
 
 
 class TaskFailed(Exception):
@@ -311,7 +311,7 @@ class _Run:
             self._finish(task, block, used, began, taken)
 
     def _store_atoms(self, task: Task, destination: Destination, scratch: Scratch, taken: Taken) -> int:
-        """StoresTask what waits in files, atom by atom and several at once: each is put together where it is stored.
+        """Stores what waits in files, atom by atom and several at once: each is put together where it is stored.
 
         Returns:
             The bytes that are newly made at once.

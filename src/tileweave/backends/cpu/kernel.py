@@ -518,7 +518,7 @@ def compile(
         found = _TUNERS[-1](program, threads=threads, target=target, cache=cache)
         program, threads, settings = found.program, found.choice.threads, found.choice.settings
     target, threads = usable(target), thread_count("compile(program, threads=..)", threads)
-    key = (program, threads, merge, target, settings, frozenset(constant))
+    key = (program, kind_of(program), threads, merge, target, settings, frozenset(constant))  # 0.0 equals -0.0
     if cache:
         with _LOCK, contextlib.suppress(TypeError):  # what has no hash is no program, and is refused below
             if key in _KERNELS:

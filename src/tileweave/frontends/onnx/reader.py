@@ -33,7 +33,7 @@ from tileweave.frontends.symbolic import Dim, SymbolicModel, SymbolicType
 from tileweave.frontends.values import Value, folded
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import element_type
-from tileweave.graph.ir.interned import built_here
+from tileweave.graph.ir.interned import built_here, built_there
 from tileweave.graph.ir.values import read_only
 from tileweave.runtime.api import source
 from tileweave.runtime.prepare import keeping
@@ -306,7 +306,11 @@ class _Reader:
         if convert is not None:
             known = kind not in _CAPTURING and not any(isinstance(each, (Tensor, list)) for each in inputs)
             try:
-                made = convert(node)
+                if convert.__module__.startswith("tileweave."):
+                    made = convert(node)
+                else:
+                    with built_there():
+                        made = convert(node)
                 results = [folded(each, known) for each in (made if isinstance(made, tuple) else (made,))]
             except TileweaveError as error:
                 if error.where.startswith("load(..): node"):

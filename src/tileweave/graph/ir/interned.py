@@ -5,6 +5,7 @@ Source: own.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
 import threading
@@ -157,7 +158,9 @@ _PACKAGE = str(Path(__file__).parents[2])
 def _user_line() -> str:
     """``file:line`` of the innermost frame outside this package."""
     frame: Any = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and (
+        frame.f_code.co_filename.startswith(_PACKAGE) or frame.f_code.co_filename == contextlib.__file__
+    ):
         frame = frame.f_back
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -181,6 +184,16 @@ def built_for(node: Any) -> Iterator[None]:
 def built_here() -> Iterator[None]:
     """Operations that are made inside, by no code of the user's, have the line that they would have here."""
     before = _BUILDING.set(_user_line() if _BUILDING.get() is None else _BUILDING.get())
+    try:
+        yield
+    finally:
+        _BUILDING.reset(before)
+
+
+@contextmanager
+def built_there() -> Iterator[None]:
+    """Operations that are made inside, by code of the user's, have their own lines, also within `built_here`."""
+    before = _BUILDING.set(None)
     try:
         yield
     finally:

@@ -401,16 +401,16 @@ def _reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 _MOVE: Costs = (("flops", 0.0),)
 
 
-def _reextentsblock(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+def _reshape_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
     x = inputs["x"]
     return {"out": np.ascontiguousarray(x).reshape(operation.output_types["out"].shape)}
 
 
-def _reextentsgradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
+def _reshape_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Tensor]:
     return {"x": reshape(dy, operation.input("x").shape)}
 
 
-register(Operator("reshape", _reextentsblock, Form(("x",)), _reextentsgradient, _MOVE))
+register(Operator("reshape", _reshape_block, Form(("x",)), _reshape_gradient, _MOVE))
 
 
 @public(np.ravel)

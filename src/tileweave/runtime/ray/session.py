@@ -295,7 +295,7 @@ def _start(ray: Any, threads: int) -> RaySession:
     problem, legal, began = "no local cluster could be started", "", time.monotonic()
     try:
         try:
-            _begin(ray, threads)
+            return _begin(ray, threads)
         except Exception:
             seconds = time.monotonic() - began
             if seconds < LATE_SECONDS:
@@ -304,11 +304,10 @@ def _start(ray: Any, threads: int) -> RaySession:
             log.warning("the local Ray cluster has not started in %.0f s and is started once again", seconds)
             problem += f" in two attempts, the first of {seconds:.0f} s"
             legal = "a less busy machine, or address= of a cluster that runs"
-            _begin(ray, threads)
+            return _begin(ray, threads)
     except Exception as error:
         cause = {"cause": f"{type(error).__name__}: {error}"}
         raise RunError("run(plan, runtime='ray')", problem, inputs=cause, legal=legal) from error
-    return _session(ray, True, None)
 
 
 LATE_SECONDS = 10.0
@@ -319,7 +318,7 @@ ENDED_SECONDS = 5.0
 """How long the system may take to end a process."""
 
 
-def _begin(ray: Any, threads: int) -> None:
+def _begin(ray: Any, threads: int) -> RaySession:
     with _on_loopback(), _ended_where_it_fails(ray):
         ray.init(
             address="local",
@@ -330,6 +329,7 @@ def _begin(ray: Any, threads: int) -> None:
             log_to_driver=False,
             _node_ip_address=LOOPBACK,
         )
+        return _session(ray, True, None)
 
 
 @contextmanager
@@ -348,9 +348,10 @@ def _ended_where_it_fails(ray: Any) -> Iterator[None]:
         yield
     except BaseException:
         known = family(process for node in nodes for ids in _processes(node).values() for process in ids)
+        begun = [info.process for node in nodes for infos in node.all_processes.values() for info in infos]
         ray.shutdown()
         end(known)
-        for process in (info.process for node in nodes for infos in node.all_processes.values() for info in infos):
+        for process in begun:
             with suppress(Exception):
                 process.wait(ENDED_SECONDS)  # else the system keeps its number
         _clear_scratch()

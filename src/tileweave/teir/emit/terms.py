@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from string import ascii_letters
 
 from tileweave.errors import GraphError, LayoutError, NoLayout
+from tileweave.index.sizes import plain
 from tileweave.layout import DEFAULT_AXIS, Coord, Iter, Layout, common_refinement, group, strided
 from tileweave.layout.core.search import first_collision
 from tileweave.teir.emit.schedule import LoopDim, Role
@@ -188,7 +189,7 @@ def check_output(where: str, output: str, out: Operand) -> None:
         raise LayoutError(where, "the output is replicated", inputs={"out": out}, legal="one place per element")
     if _nest(out.parts, out.strides):
         return
-    collision = first_collision(out.parts, out.strides)
+    collision = first_collision(list(map(plain, out.parts)), list(map(plain, out.strides)))
     if collision is not None:
         problem = f"elements of the output that are {collision} apart in ({','.join(output)}) share memory"
         raise LayoutError(where, problem, inputs={"out": out}, legal="strides that keep elements apart")

@@ -148,7 +148,8 @@ class _Writer:
             tiles = n.pixels[0]
             begin = g.div(g.mul(block, tiles), blocks)
             end = g.div(g.mul(g.add(block, 1), tiles), blocks)
-            self.tiles_of(g, begin, end, moved, others, sums)
+            done = g.sub(g.mul(panel, form.rows), first)  # by the panel before, where the last one begins earlier
+            self.tiles_of(g, begin, end, moved, others, sums, done)
 
         g.loop(g.div(g.mul("%task", jobs), count), g.div(g.mul(g.add("%task", 1), jobs), count), job)
         g.ret()
@@ -162,9 +163,16 @@ class _Writer:
         return g.mul(g.add(g.mul(number, panels), panel), self.numbers.filters[3])
 
     def tiles_of(
-        self, g: Function, begin: Value, end: Value, moved: Sequence[str], others: Sequence[str], sums: str
+        self,
+        g: Function,
+        begin: Value,
+        end: Value,
+        moved: Sequence[str],
+        others: Sequence[str],
+        sums: str,
+        done: Value,
     ) -> None:
-        """Tiles of pixels, by number: the wide ones first."""
+        """Tiles of pixels, by number: the wide ones first; so many of their filters are done."""
         widest, wide = self.form.widths[0], self.numbers.pixels[1]
         reading, vectors_table = self.form.reading, self.pointer(g, 0)
 
@@ -176,6 +184,7 @@ class _Writer:
                 pixel = g.mul(vector_number, self.lanes)
                 where = f"ptr {table}" if reading.by_rows else f"i64 {pixel}"
                 arguments = [f"ptr {sums}", where, f"ptr {moved[2]}", *(f"ptr {p}" for p in others)]
+                arguments += [f"i64 {done}"] if self.reads_output else []
                 g.call(f"{self.name}.finish{width}", *arguments)
 
             g.loop(start, stop, tile)
@@ -290,6 +299,7 @@ class _Writer:
         extras = self.form.extras
         where = ("ptr", "v") if by_rows else ("i64", "pixel")
         names = [("ptr", "sums"), where, ("ptr", "out"), *(("ptr", f"e{k}") for k in range(len(extras)))]
+        names += [("i64", "done")] if self.reads_output else []
         f = Function(self.module, f"{self.name}.finish{count}", names)
         if by_rows:  # of each vector, the table has the bytes to the first pixel
             outs = [f.at("%out", f.load("i64", f.at("%v", j * _ENTRY_BYTES + 8), 8)) for j in range(count)]
@@ -323,8 +333,13 @@ class _Writer:
                 result = self.chained(f, {**values, self.sums: sums}) if self.chain is not None else sums
                 vectors.store(f, e, self.lanes, result, targets[j], masks[j])
 
-        f.loop(0, self.form.rows, row)
+        f.loop("%done" if self.reads_output else 0, self.form.rows, row)
         f.ret()
+
+    @property
+    def reads_output(self) -> bool:
+        """Whether the chain may read what lies where its result goes, so that no element may be stored twice."""
+        return any(along for _, _, along in self.form.extras)
 
     def chained(self, f: Function, held: dict[int, str]) -> str:
         """The last result of the chain's stages on one vector."""
