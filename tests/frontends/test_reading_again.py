@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 from onnx_random import BINDINGS, model
 
 import tileweave as tw
 from tileweave.errors import TileweaveError
+from tileweave.frontends.onnx.node import OPERATORS, OnnxNode, operator
 from tileweave.graph import ArrayData, Graph, Operation, Selector, Signature, Sink, Source, Tensor
+from tileweave.graph.ir.interned import line_of
 
 DIMS = {"b": ("batch", 1, None), "s": ("seq", 2, None)}
 
@@ -99,3 +103,23 @@ def test_models_of_an_installed_package(path: Path) -> None:
     ]
     bindings += [{name: 1 if low == 1 else 48 + 16 * k for k, (name, (low, _)) in enumerate(few.items())}]
     assert compare(lambda: tw.load(path), bindings, path.name)
+
+
+def test_operations_have_the_line_of_who_reads_the_model_or_of_a_converter_of_the_users_own() -> None:
+    name = "tileweave.test.Twice"
+    if name not in OPERATORS:
+
+        @operator(name)
+        def twice(node: OnnxNode) -> Any:
+            return node.tensor(0) * 2.0
+
+    first, last = (helper.make_tensor_value_info(x, onnx.TensorProto.FLOAT, ["n", 3]) for x in "xz")
+    nodes = [helper.make_node("Twice", ["x"], ["y"], domain="tileweave.test"), helper.make_node("Relu", ["y"], ["z"])]
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("tileweave.test", 1)]
+    proto = helper.make_model(helper.make_graph(nodes, "g", [first], [last]), opset_imports=sets)
+    symbolic = tw.load(proto)
+    for n in (4, 5):
+        made = symbolic.at(n=n)
+        lines = [line_of(operation).rsplit(":", 1) for operation in made.graph.operations]
+        assert {file for file, _ in lines} == {__file__}
+        assert len({number for _, number in lines}) == 2

@@ -1,6 +1,5 @@
 import ctypes
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,20 +18,13 @@ from leftovers import left_behind, nothing_runs
 from plans import misbehaving, random_plan, rows_plan
 from random_graphs import random_graph
 from test_local import interrupted, plan_of
-from test_units import chain_plan
 
 from tileweave import graph as g
-from tileweave import lower
 from tileweave.errors import RunError
-from tileweave.planner import Plan, machines, with_margins
-from tileweave.planner.simulate import costed
-from tileweave.planner.steps import steps_of
-from tileweave.planner.tasks import margins
+from tileweave.planner import machines
 from tileweave.runtime import Done, Progress, Retry, Started, run_plan
 from tileweave.runtime.io import files as io
-from tileweave.runtime.io import journal
 from tileweave.runtime.ray import session, watchdog
-from tileweave.runtime.trace import RunReport
 
 pytestmark = [
     pytest.mark.ray,
@@ -132,48 +124,6 @@ def test_both_runtimes_tell_the_same_events() -> None:
     assert isinstance(events[-1], Done)
     assert max(events[-1].peak_bytes) > 0
     results[0][...] = 0  # a result is the caller's own
-
-
-@pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("seed", range(3))
-def test_a_report_plans_the_margins_that_are_run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(margins, "MESSAGE_SECONDS", 1e9)
-    plan = chain_plan(np.random.default_rng(seed))
-    wide, report = with_margins(plan), RunReport(plan)
-    results = run_plan(plan, runtime="ray", threads=2, listeners=[report])
-    for got, expected in zip(results, run_plan(plan), strict=True):
-        np.testing.assert_array_equal(got, expected)
-    for what in ("bytes_read", "bytes_moved"):
-        assert sum(getattr(step, what) for step in report.steps) == getattr(wide, what)
-    assert f"bytes moved, planned and measured: {wide.bytes_moved} {wide.bytes_moved}" in str(report)
-    assert ("planned with margins" in str(report)) == (wide is not plan)
-    run_plan(plan, listeners=[report])
-    assert f"bytes moved, planned and measured: {plan.bytes_moved} {plan.bytes_moved}" in str(report)
-
-
-@pytest.mark.usefixtures("ray_cluster")
-def test_what_is_left_of_a_run_has_margins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(margins, "MESSAGE_SECONDS", 1e9)
-    monkeypatch.setattr(journal, "SYNC_SECONDS", 0.0)
-    monkeypatch.setattr(journal, "SYNC_SHARE", 1e9)
-    y = g.as_tensor(np.random.default_rng(0).random((40, 5)))
-    for _ in range(5):
-        y = g.stencil(y, np.ones((3, 1)), boundary="constant")
-    graph, used = g.Graph.of(g.Sink(y, io.target(tmp_path / "y.npy"))), machines(4, memory="1GiB")
-    grids = dict.fromkeys(graph.operations, (1, 1, 4, 1, 1))
-    plan = costed(Plan(graph, used, steps_of(graph, grids, 4, lower.decide, io.atom)))[0]
-
-    def stop(event: Any) -> None:
-        if isinstance(event, Progress) and plan.steps[event.step].stage == "store":
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        run(plan, resume=True, listeners=[stop])
-    report = RunReport(plan)
-    events = run(plan, resume=True, listeners=[report])[1]
-    assert events[0].margins and 0 < events[0].tasks < plan.tasks
-    assert f"of {plan.tasks} tasks that are planned, {plan.tasks - events[0].tasks} were not" in str(report)
-    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), g.evaluate([y])[0])
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -418,57 +368,6 @@ def test_our_own_cluster_listens_on_the_loopback_address_only() -> None:
     services = {process for processes in session._started().values() for process in processes}
     found = listening({os.getpid(), *watchdog.family(services)})
     assert found and found <= {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
-
-
-LATE = """
-import logging, os, sys
-from pathlib import Path
-from ray._private import services
-import tileweave as tw
-from tileweave.errors import RunError
-from tileweave.runtime.ray import session, watchdog
-from tileweave.runtime.ray.session import shutdown
-fails, session.LATE_SECONDS = int(sys.argv[1]), float(sys.argv[2])
-found, scratch = services.get_node, []
-def late(*given):
-    scratch.append(session._SCRATCH)
-    if len(scratch) > fails:
-        return found(*given)
-    raise TimeoutError("timed out during startup")  # with a control service and a raylet that run
-services.get_node = late
-logging.basicConfig(format="%(message)s")
-def left():
-    try:
-        return [os.waitpid(-1, os.WNOHANG), *watchdog.family([os.getpid()])]  # those that have ended, too
-    except ChildProcessError:
-        return []
-try:
-    print(tw.run(tw.source([1, 2]) * 3, runtime="ray").tolist())
-    assert not scratch[0].exists() and scratch[1].exists() and len(scratch) == 2
-    shutdown()
-except RunError as error:
-    print(error)
-print("started", len(set(scratch)), "left", left(), [one for one in scratch if one.exists()])
-"""
-
-
-@needs_ray
-@pytest.mark.parametrize(
-    ("fails", "slow", "says"),
-    [
-        (1, True, "[3, 6]\nstarted 2 left [] []\n"),
-        (2, True, "no local cluster could be started in two attempts, the first of .* s\n.*started 2 left [] []\n"),
-        (1, False, "no local cluster could be started\n  cause  TimeoutError: .*started 1 left [] []\n"),
-    ],
-)
-def test_a_cluster_that_starts_late_is_started_once_again(tmp_path: Path, fails: int, slow: bool, says: str) -> None:
-    """Nothing is left of a start that fails, from then on: no process of it and no folder."""
-    words = [sys.executable, "-c", LATE, str(fails), "0" if slow else "1000"]
-    env = {**ENV, "TILEWEAVE_TEST_RUN": str(tmp_path)}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200, env=env)
-    assert re.search(re.escape(says).replace(r"\.\*", "(?s:.*)"), done.stdout), (done.stdout, done.stderr)
-    assert ("is started once again" in done.stderr) == slow
-    nothing_runs(f"TILEWEAVE_TEST_RUN={tmp_path}")
 
 
 NODES = """

@@ -26,7 +26,7 @@ from tileweave.backends.base import (
 from tileweave.errors import BackendError, GraphError
 from tileweave.graph import Operation, Signature, Tensor, TensorType
 from tileweave.graph.ir.interned import pairs_key
-from tileweave.graph.ops.elementwise import fused
+from tileweave.graph.ops.fused import fused
 from tileweave.graph.ops.monoids import MONOIDS, combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
 from tileweave.lower import called, ragged

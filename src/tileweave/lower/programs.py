@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import copysign, isfinite, isnan, prod
+from math import copysign, isnan, prod
 from typing import Any, TypeVar
 
 import ml_dtypes
@@ -29,6 +29,7 @@ from tileweave.teir import (
 )
 from tileweave.teir.ir.dtypes import is_float
 from tileweave.teir.ir.extensions import BINARY, CHOICES, FILL, REDUCTIONS, UNARY
+from tileweave.teir.ir.form import may_be_of_sizes
 
 Array = np.ndarray[Any, Any]
 
@@ -144,19 +145,12 @@ class ProgramKind:
 
 
 def _is_number(step: tuple[Any, ...]) -> bool:
-    if step[0] != FILL:
-        return False
-    return may_be_of_sizes(step[1][0])
+    return step[0] == FILL and may_be_of_sizes(step[1][0])
 
 
 def signs_of(numbers: Sequence[float]) -> tuple[float, ...]:
     """The sign of each number, also of zeros."""
     return tuple([copysign(1.0, number) for number in numbers])
-
-
-def may_be_of_sizes(value: object) -> bool:
-    """Whether a constant may come from extents, as the inverse of a count: it is finite, not 0 and not 1."""
-    return isinstance(value, float) and isfinite(value) and value not in (0.0, 1.0)
 
 
 def program_kind(operation: Operation, stage: str, names: Sequence[str]) -> ProgramKind:

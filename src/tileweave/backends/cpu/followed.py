@@ -25,11 +25,13 @@ from tileweave.backends.cpu.attention.match import match as match_attention
 from tileweave.backends.cpu.direct.cut import DirectCut, Packing, cut_like, cut_of
 from tileweave.backends.cpu.direct.cut import numbers_of as direct_numbers
 from tileweave.backends.cpu.direct.match import Convolution, match
+from tileweave.backends.cpu.kinds import Size, ends_of
 from tileweave.backends.cpu.memory import rounded, scratch_offsets
 from tileweave.backends.cpu.nest import Nest, emit_program, has_tiny, table_at
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import address_of
 from tileweave.index.sizes import FollowedObject, Sizes, Table, exactly, unrecorded
+from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.form import number_of
 from tileweave.teir.ir.program import Program, TensorSpec
 from tileweave.teir.merged.form import Merged, MergedOp, Mode, sizes_of, with_sizes
@@ -288,3 +290,18 @@ def keep(key: Hashable, kernel: Any) -> None:
     _KERNELS[key] = [weakref.ref(kernel), *others[: KEPT - 1]]
     while len(_KERNELS) > KINDS:
         _KERNELS.pop(next(iter(tuple(_KERNELS)), None), None)  # other threads may change it meanwhile
+
+
+def numbers_with(program: Program, sizes: Sequence[Size]) -> list[float] | None:
+    """The numbers of a program with other extents and strides; None where it is of another kind then, where bytes of
+    scratch tensors or constants depend on them, or where two indices may meet in a byte."""
+    if any(spec.role == "scratch" for spec in program.tensors) or any(map(number_of, program.primitives)):
+        return None
+    if ends_of(sizes, [width_bytes(spec.dtype) for spec in program.tensors]) is None:
+        return None
+    numbers: list[float] = []
+    for axis, (extent, strides) in zip(program.axes, sizes, strict=True):
+        if axis.extent == 1 or list(map(bool, axis.strides)) != list(map(bool, strides)):
+            return None
+        numbers += [extent, *filter(None, strides)]
+    return numbers

@@ -22,8 +22,8 @@ from tileweave.backends.cpu.checks import ArrayChecks, pairs_of
 from tileweave.backends.cpu.direct.arrange import Ordered, arranged_once, reordered
 from tileweave.backends.cpu.direct.cut import Packing
 from tileweave.backends.cpu.direct.match import match
-from tileweave.backends.cpu.followed import CallPlaces, FollowedText, find, keep, write
-from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, ends_of, family_of
+from tileweave.backends.cpu.followed import CallPlaces, FollowedText, find, keep, numbers_with, write
+from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, family_of
 from tileweave.backends.cpu.memory import rounded, scratch_offsets
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
 from tileweave.backends.cpu.target.calls import Bound, direct_call, new_busy, taken_in_turn
@@ -35,8 +35,8 @@ from tileweave.backends.cpu.target.threads import pool
 from tileweave.backends.host import Block, address_of, arena, interface_address, thread_count
 from tileweave.errors import BackendError
 from tileweave.index.sizes import Table
-from tileweave.teir.ir.dtypes import numpy_dtype, width_bytes
-from tileweave.teir.ir.form import kind_of, number_of, numbers_of
+from tileweave.teir.ir.dtypes import numpy_dtype
+from tileweave.teir.ir.form import kind_of, numbers_of
 from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.verify import verify
 from tileweave.teir.merged.form import Merged
@@ -166,30 +166,17 @@ class CpuKernel:
             sizes: of every axis of the program, in its order: the extent, and the bytes per tensor.
             soon: whether code may serve that is slower, as a kernel that is not `settled`.
         """
-        if self.text is not None:
-            return self._followed(sizes)
-        found = self._family.find(sizes, lent=soon) if self._family else None
-        return None if found is None else self._of(found, sizes)
-
-    def _followed(self, sizes: Sequence[Size]) -> CpuKernel | None:
-        """`resized` of code whose sizes are followed."""
-        program = self._how.program
-        if self._packings or len(self._specs) < len(program.tensors) or any(map(number_of, program.primitives)):
-            return None  # bytes of scratch and constants depend on sizes as well
-        if ends_of(sizes, [width_bytes(spec.dtype) for spec in program.tensors]) is None:
-            return None
-        numbers: list[float] = []
-        for axis, (extent, strides) in zip(program.axes, sizes, strict=True):
-            if axis.extent == 1 or list(map(bool, axis.strides)) != list(map(bool, strides)):
-                return None
-            numbers += [extent, *filter(None, strides)]
-        found = find(self._key, numbers)
+        if self.text is None:
+            made = self._family.find(sizes, lent=soon) if self._family else None
+            return None if made is None else self._of(made, sizes)
+        numbers = None if self._packings else numbers_with(self._how.program, sizes)
+        found = None if numbers is None else find(self._key, numbers)
         if found is None:
             return None
         like, table, places = found
-        made: CpuKernel = like.again(self._how, table, places)
-        made._program, made._sized = None, tuple(sizes)
-        return made
+        kernel: CpuKernel = like.again(self._how, table, places)
+        kernel._program, kernel._sized = None, tuple(sizes)
+        return kernel
 
     def own(self) -> CpuKernel | None:
         """The kernel of these sizes on code of their own; None where another thread makes that, from now on."""

@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
@@ -171,33 +171,28 @@ def line_of(node: Any) -> str:
 
 
 @contextmanager
-def built_for(node: Any) -> Iterator[None]:
+def _having(line: str | None) -> Iterator[None]:
+    """Operations that are made inside have this line; None: their own."""
+    before = _BUILDING.set(line)
+    try:
+        yield
+    finally:
+        _BUILDING.reset(before)
+
+
+def built_for(node: Any) -> AbstractContextManager[None]:
     """Operations that are made inside stand for another one, and so have its line."""
-    before = _BUILDING.set(line_of(node) or None)
-    try:
-        yield
-    finally:
-        _BUILDING.reset(before)
+    return _having(line_of(node) or None)
 
 
-@contextmanager
-def built_here() -> Iterator[None]:
+def built_here() -> AbstractContextManager[None]:
     """Operations that are made inside, by no code of the user's, have the line that they would have here."""
-    before = _BUILDING.set(_user_line() if _BUILDING.get() is None else _BUILDING.get())
-    try:
-        yield
-    finally:
-        _BUILDING.reset(before)
+    return _having(_user_line() if _BUILDING.get() is None else _BUILDING.get())
 
 
-@contextmanager
-def built_there() -> Iterator[None]:
+def built_there() -> AbstractContextManager[None]:
     """Operations that are made inside, by code of the user's, have their own lines, also within `built_here`."""
-    before = _BUILDING.set(None)
-    try:
-        yield
-    finally:
-        _BUILDING.reset(before)
+    return _having(None)
 
 
 @cache

@@ -15,8 +15,8 @@ from tileweave.graph import ops as op
 from tileweave.graph.ir.nodes import Operation, Selector, Tensor
 from tileweave.graph.ir.resolve import common_map, resolve
 from tileweave.graph.ir.select import broadcast_to, full, select, squeeze, unsqueeze, view_of
-from tileweave.graph.ops.elementwise import fused as fused_operation
-from tileweave.graph.ops.elementwise import once_more
+from tileweave.graph.ops.fused import fused as fused_operation
+from tileweave.graph.ops.fused import once_more
 from tileweave.graph.ops.grouped.steps import steps_behind, steps_of
 from tileweave.graph.ops.operators import is_elementwise
 from tileweave.graph.passes.dense import DENSE

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 from tileweave.teir.ir.program import (
     Axis,
@@ -260,9 +260,12 @@ def number_of(primitive: Primitive) -> float | None:
     if primitive.operation != "Fill" or type(given) is not tuple or len(given) != 1 or type(given[0]) is not tuple:
         return None
     name, value = given[0] if len(given[0]) == 2 else ("", None)
-    if name != "value" or not isinstance(value, float) or value in (0.0, 1.0) or not math.isfinite(value):
-        return None
-    return value
+    return value if name == "value" and may_be_of_sizes(value) else None
+
+
+def may_be_of_sizes(value: object) -> TypeGuard[float]:
+    """Whether a constant may come from extents, as the inverse of a count: it is finite, not 0 and not 1."""
+    return isinstance(value, float) and value not in (0.0, 1.0) and math.isfinite(value)
 
 
 def numbers_of(program: Program) -> list[float]:

@@ -16,7 +16,8 @@ import numpy as np
 from tileweave.errors import GraphError
 from tileweave.graph.ir.dtypes import element_type, wide_type
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType
-from tileweave.graph.ops.elementwise import fused_block, input_names
+from tileweave.graph.ops.elementwise import input_names
+from tileweave.graph.ops.fused import fused_block
 from tileweave.graph.ops.grouped.steps import Step
 from tileweave.graph.ops.operators import (
     OPERATORS,

@@ -31,7 +31,7 @@ from tileweave.graph.ir.nodes import (
 )
 from tileweave.graph.ir.select import unsqueeze
 from tileweave.graph.ops.contract import linear
-from tileweave.graph.ops.elementwise import fused, once_more
+from tileweave.graph.ops.fused import fused, once_more
 from tileweave.graph.ops.grouped.attention import attended
 from tileweave.graph.ops.grouped.chained import conv_chain, product_chain, product_of
 from tileweave.graph.ops.grouped.rows import rows
