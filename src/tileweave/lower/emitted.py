@@ -10,7 +10,6 @@ Source: own.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +29,7 @@ from tileweave.lower.programs import (
     program_kind,
     result_of,
 )
+from tileweave.recent import keep_last
 from tileweave.teir import (
     Operand,
     Program,
@@ -295,7 +295,7 @@ KEPT = 1024
 """Kinds of which programs are recorded, the last ones."""
 EACH = 16
 """Programs of one kind that are kept, the last used ones."""
-_RECORDED: OrderedDict[Hashable, tuple[RecordedProgram, ...]] = OrderedDict()
+_RECORDED: dict[Hashable, tuple[RecordedProgram, ...]] = {}
 
 
 def emitted(kind: ProgramKind, views: Mapping[str, OperandView], out: OperandView) -> Program:
@@ -325,8 +325,7 @@ def emitted(kind: ProgramKind, views: Mapping[str, OperandView], out: OperandVie
 def _keep(key: Hashable, one: RecordedProgram | None) -> None:
     others = [other for other in _RECORDED.pop(key, ()) if other is not one]
     _RECORDED[key] = tuple(([] if one is None else [one]) + others[: EACH - 1])
-    while len(_RECORDED) > KEPT:
-        _RECORDED.pop(next(iter(tuple(_RECORDED)), None), None)  # other threads may change it meanwhile
+    keep_last(_RECORDED, KEPT)
 
 
 def _shown(view: OperandView) -> Hashable:

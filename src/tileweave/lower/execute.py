@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,6 +33,7 @@ from tileweave.lower.emitted import OperandView, emitted, whole_program
 from tileweave.lower.programs import MOVED, in_order, kind_of, lowering, program_kind, result_of
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks.records import PARTIAL
+from tileweave.recent import keep_last
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy
 
@@ -43,7 +43,7 @@ Array = np.ndarray[Any, Any]
 _DECIDED: weakref.WeakKeyDictionary[Operation, dict[Any, Decision]] = weakref.WeakKeyDictionary()
 
 
-_OF_KINDS: OrderedDict[Any, Decision] = OrderedDict()  # least recently asked first
+_OF_KINDS: dict[Any, Decision] = {}  # first asked first
 """Of kinds of large operations: a model is planned again for each extent of a symbolic dimension."""
 
 
@@ -91,14 +91,13 @@ def _decision(operation: Operation, stage: str, asked: Sequence[Backend], small:
     by_kind = all(hasattr(one, "by_kind") for one in asked)  # `AnswersByKind`; isinstance is slow
     kind = kind_of(operation, stage) if by_kind else None
     key = (kind, *map(id, asked))
-    if kind is None or key not in _OF_KINDS:
+    found = None if kind is None else _OF_KINDS.get(key)
+    if found is None:
         found = _asked(operation, stage, asked, small)
-        if kind is None or not found.backend:
-            return _with_gain(found, operation)
-        _OF_KINDS[key] = found
-        while len(_OF_KINDS) > KEEP_KERNELS:
-            _OF_KINDS.popitem(last=False)
-    return _with_gain(_OF_KINDS[key], operation)
+        if kind is not None and found.backend:
+            _OF_KINDS[key] = found
+            keep_last(_OF_KINDS, KEEP_KERNELS)
+    return _with_gain(found, operation)
 
 
 def _with_gain(found: Decision, operation: Operation) -> Decision:
@@ -357,7 +356,7 @@ def regular(array: Array) -> Array:
     return array if whole and array.flags.aligned else np.ascontiguousarray(array)
 
 
-_KERNELS: OrderedDict[Any, Compiled] = OrderedDict()  # least recently made first
+_KERNELS: dict[Any, Compiled] = {}  # first made first
 KEEP_KERNELS = 1024
 COPIED = 1 << 16
 """Rearrangements of fewer elements than this are NumPy's."""
@@ -433,8 +432,7 @@ def _kept(
     """The program's kernel, kept for the next call with the same key."""
     kernel = _compiled(backend(by), program, threads, tune, constant)
     _KERNELS[key] = kernel
-    while len(_KERNELS) > KEEP_KERNELS:
-        _KERNELS.popitem(last=False)
+    keep_last(_KERNELS, KEEP_KERNELS)
     return kernel
 
 

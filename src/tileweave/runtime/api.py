@@ -42,6 +42,7 @@ from tileweave.lower.reads import never_written
 from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Progressed, Simulation, Step, make_plan
 from tileweave.planner import machines as make_machines
 from tileweave.planner.show.document import from_document, graph_digest, machines_of
+from tileweave.recent import keep_last
 from tileweave.runtime.direct import again
 from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io
@@ -363,8 +364,9 @@ def _recent(graph: Graph, where: MachinesLike, listed: bool) -> Plan:
         size = sum(prepare(found).peak_bytes) + sum(one.array.nbytes for one in data if isinstance(one, ArrayData))
     if size <= RECENT_BYTES:
         _RECENT[key] = found, size
-    while len(_RECENT) > RECENT_PLANS or sum(size for _, size in list(_RECENT.values())) > RECENT_BYTES:
-        _RECENT.pop(next(iter(tuple(_RECENT)), None), None)  # other threads may change it meanwhile
+    keep_last(_RECENT, RECENT_PLANS)
+    while sum(size for _, size in tuple(_RECENT.values())) > RECENT_BYTES:
+        keep_last(_RECENT, len(_RECENT) - 1)
     return found
 
 

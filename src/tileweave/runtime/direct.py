@@ -25,6 +25,7 @@ from tileweave.lower.values import stand_in
 from tileweave.planner import Plan, Step, Task, tasks
 from tileweave.planner.count import task_memory
 from tileweave.planner.tasks import in_one_process, kinds_of
+from tileweave.recent import keep_last
 from tileweave.runtime.events import Done, Event, Progress, Started
 from tileweave.runtime.prepare import Prepared, keeping, prepare
 
@@ -109,8 +110,7 @@ def executable(
     key = (threads, *sorted(about), apart)
     idle = kept.get(key)
     if idle is None:
-        while len(kept) >= KEEP_PER_PLAN:
-            kept.pop(next(iter(tuple(kept)), None), None)  # other threads may change it meanwhile
+        keep_last(kept, KEEP_PER_PLAN - 1)
         idle = kept[key] = Idle()
     try:
         found = idle.pop()  # two runs at once never share one

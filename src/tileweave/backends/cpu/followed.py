@@ -31,6 +31,7 @@ from tileweave.backends.cpu.nest import Nest, emit_program, has_tiny, table_at
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import address_of
 from tileweave.index.sizes import FollowedObject, Sizes, Table, exactly, unrecorded
+from tileweave.recent import keep_last
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.form import number_of
 from tileweave.teir.ir.program import Program, TensorSpec
@@ -288,8 +289,7 @@ def keep(key: Hashable, kernel: Any) -> None:
     alive = [(one, kernel_of) for one in _KERNELS.pop(key, ()) if (kernel_of := one()) is not None]
     others = [one for one, other in alive if other.text is not kernel.text]
     _KERNELS[key] = [weakref.ref(kernel), *others[: KEPT - 1]]
-    while len(_KERNELS) > KINDS:
-        _KERNELS.pop(next(iter(tuple(_KERNELS)), None), None)  # other threads may change it meanwhile
+    keep_last(_KERNELS, KINDS)
 
 
 def numbers_with(program: Program, sizes: Sequence[Size]) -> list[float] | None:

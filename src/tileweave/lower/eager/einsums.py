@@ -7,7 +7,6 @@ a further call with operands of the same types, shapes and strides costs a look-
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -30,10 +29,11 @@ from tileweave.lower.eager.further import KnownKind, run_once, sizes_of
 from tileweave.lower.eager.orders import is_row_major, lying, order_of
 from tileweave.lower.eager.steps import Call, KernelStep, Quick, into, into_new, quick_of
 from tileweave.lower.execute import COPIES, compiled, decide, execute
+from tileweave.recent import keep_last
 
 Array = np.ndarray[Any, Any]
 
-_KEPT: OrderedDict[Any, Contraction] = OrderedDict()
+_KEPT: dict[Any, Contraction] = {}
 _FAST: dict[Any, Call] = {}
 _QUICK: dict[Any, Quick] = {}  # by equation, threads, shapes of two operands, and whether there is no ``out``
 _LAST: dict[Any, tuple[Any, ...]] = {}  # the quick one of the shapes met last, by the same without shapes
@@ -230,8 +230,7 @@ def _keep_call(key: Any, fast: Call, quick: Quick | None) -> None:
 
 
 def _bound(kept: dict[Any, Any]) -> None:
-    while len(kept) > KEEP_CONTRACTIONS:
-        kept.pop(next(iter(tuple(kept)), None), None)  # other threads may change it meanwhile
+    keep_last(kept, KEEP_CONTRACTIONS)
 
 
 _KINDS: dict[Any, KnownKind] = {}

@@ -16,6 +16,7 @@ import reprlib
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeGuard
 
+from tileweave.recent import keep_last
 from tileweave.teir.ir.program import (
     Axis,
     Entries,
@@ -313,8 +314,7 @@ def keep_known(program: Program) -> None:
     kind = kind_of(program)
     if kind is not None:
         _KNOWN[kind] = None
-        while len(_KNOWN) > _KEPT:
-            _KNOWN.pop(next(iter(tuple(_KNOWN)), None), None)  # other threads may change it meanwhile
+        keep_last(_KNOWN, _KEPT)
 
 
 def is_like_known(program: Program) -> bool:
