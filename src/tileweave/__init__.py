@@ -85,9 +85,23 @@ def __getattr__(name: str) -> Any:
     elif not name.startswith("__") and name in _functions():
         return _functions()[name]  # the table of operators may change
     else:
-        raise AttributeError(f"module 'tileweave' has no attribute {name!r}")
+        raise AttributeError(f"module 'tileweave' has no attribute {name!r}{_instead(name)}", name=name)
     globals()[name] = value
     return value
+
+
+def _instead(name: str) -> str:
+    """What does the work of a function of NumPy or of the array API standard whose name we lack."""
+    if name.startswith("_") or not _functions():
+        return ""
+    import numpy as np
+
+    theirs = getattr(np, name, None)
+    own = importlib.import_module("tileweave.graph.ir.sugar").NUMPY.get(theirs) if callable(theirs) else None
+    if own is not None:
+        return f": it is tw.{own} here, and np.{name} takes tensors, too"
+    standard = getattr(importlib.import_module(_INSIDE["array_api"]), name, None)
+    return f": it is tw.array_api.{name} here" if getattr(standard, "__module__", "") == _INSIDE["array_api"] else ""
 
 
 def _functions() -> dict[str, Any]:

@@ -190,3 +190,23 @@ def test_code_written_for_the_standard_is_a_plan():
 
     wanted = (X - X.mean(0)) / X.std(0)
     np.testing.assert_allclose(tw.run(tw.plan(standardised(tw.source(X)), machines=2)), wanted)
+
+
+def test_names_of_numpy_that_the_package_lacks_say_what_does_their_work():
+    with pytest.raises(AttributeError, match=r"no attribute 'concatenate': it is tw.concat here, and np.concatenate"):
+        tw.concatenate  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no attribute 'hypot': it is tw.array_api.hypot here$"):
+        tw.hypot  # noqa: B018
+    told = 0
+    for name in [name for name in dir(np) if not name.startswith("_")]:
+        try:
+            getattr(tw, name)
+        except AttributeError as error:
+            said = str(error).partition(": it is tw.")[2].split(" here")[0]
+            found = tw
+            for part in said.split(".") if said else ():
+                found = getattr(found, part)
+            told += bool(said)
+            assert not said or callable(found)
+    assert told > 30
+    assert not hasattr(tw, "nothing") and not hasattr(tw, "typecodes")
