@@ -179,6 +179,46 @@ print(right, os.waitpid(child, 0)[1])
     assert script(text).split() == ["True", "0"]
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="threads that choose processors"
+)
+def test_the_pools_threads_keep_off_the_callers_processor() -> None:
+    text = """
+import os, time, numpy as np
+from tileweave.backends.cpu import compile
+from tileweave.backends.cpu.target.threads import pool
+from tileweave.layout import strided
+from tileweave.teir import Operand, emit_contraction
+x = Operand(strided((256, 256), (256, 1)), "FP32")
+kernel = compile(emit_contraction("ik,kj->ij", (x, x), x), threads=2)
+a, c = np.ones((256, 256), "f4"), np.zeros((256, 256), "f4")
+allowed = os.sched_getaffinity(0)
+pool()  # its code is made in a thread
+before = set(os.listdir("/proc/self/task"))
+pool(2)
+(worker,) = map(int, set(os.listdir("/proc/self/task")) - before)
+
+def stays(wanted, turns=400):
+    for _ in range(turns):
+        kernel(a, a, c)
+        time.sleep(0.002)
+        if os.sched_getaffinity(worker) == wanted:
+            return True
+    return False
+
+first, second = sorted(allowed)[:2]
+for place in (first, second, first):
+    os.sched_setaffinity(0, {place})
+    print(stays(allowed - {place}))
+os.sched_setaffinity(worker, {first})
+stays(set(), 20)
+print(os.sched_getaffinity(worker) == {first})
+os.sched_setaffinity(worker, {first, second})
+print(stays({second}), bool((c == 256).all()))
+"""
+    assert script(text).split() == ["True"] * 6
+
+
 def test_kernels_take_large_working_memory_in_turn() -> None:
     one, two = ((30, 109, 145), (40, 100, 150))
     taken = []

@@ -7,6 +7,11 @@ alone, so nothing can deadlock and no result depends on who ran what. Each threa
 every loop of so many, so that it meets what it read and wrote the time before in its own cache; it claims them one by
 one from the range's counter, then those that are left of other ranges, which balances them.
 
+A thread keeps off the processor of whoever calls it: a scheduler that packs threads, or that has no idle processor when
+a sleeper is woken, puts both on one, where the sleeper waits until the loop is over, call after call. So it takes that
+processor out of its affinity before it sleeps, and where it finds itself beside the caller all the same. An affinity
+that somebody else gave it in the meantime is the one that it starts from.
+
 The pool is never taken down: its memory and code stay for the life of the process. After a fork the child begins anew.
 """
 
@@ -23,12 +28,13 @@ from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import host
 
 # The pool's memory, in bytes from its start. `word` holds generation << 20 | open << 16 | limit << 8 | inside.
-_LOCK, _WORD, _FUNCTION, _CONTEXT, _TASKS, _SLEEPERS, _MUTEX, _CONDITION, _NEXT = (
+_LOCK, _WORD, _FUNCTION, _CONTEXT, _TASKS, _PLACE, _SLEEPERS, _MUTEX, _CONDITION, _NEXT = (
     0,
     64,
     192,
     200,
     208,
+    216,
     256,
     320,
     576,
@@ -43,12 +49,70 @@ _POLITE = 2048
 _MOST_THREADS = 255
 """The word that threads share has 8 bits for how many may join a loop, and 8 for how many have."""
 
+_PLACES = """
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
+
+define internal i32 @place() nounwind alwaysinline {
+  %place = call i32 @sched_getcpu()
+  ret i32 %place
+}
+
+; state: the processors that this thread gave itself, all that it may have, and the one that it left out
+define internal void @apart(ptr %state, i32 %place) nounwind noinline {
+entry:
+  %found = alloca i1024, align 8
+  %known = icmp sge i32 %place, 0
+  br i1 %known, label %ask, label %done
+ask:
+  %refused = call i32 @sched_getaffinity(i32 0, i64 128, ptr %found)
+  %fails = icmp ne i32 %refused, 0
+  br i1 %fails, label %done, label %asked
+asked:
+  %at.whole = getelementptr i8, ptr %state, i64 128
+  %at.left = getelementptr i8, ptr %state, i64 256
+  store i32 %place, ptr %at.left, align 8
+  %now = load i1024, ptr %found, align 8
+  %own = load i1024, ptr %state, align 8
+  %before = load i1024, ptr %at.whole, align 8
+  %mine = icmp eq i1024 %now, %own
+  %whole = select i1 %mine, i1024 %before, i1024 %now
+  %number = zext i32 %place to i1024
+  %bit = shl i1024 1, %number
+  %others = xor i1024 %bit, -1
+  %rest = and i1024 %whole, %others
+  %some = icmp ne i1024 %rest, 0
+  %new = icmp ne i1024 %rest, %now
+  %wanted = and i1 %some, %new
+  br i1 %wanted, label %move, label %done
+move:
+  store i1024 %rest, ptr %state, align 8
+  store i1024 %whole, ptr %at.whole, align 8
+  %moved = call i32 @sched_setaffinity(i32 0, i64 128, ptr %state)
+  br label %done
+done:
+  ret void
+}
+"""
+_NO_PLACES = """
+define internal i32 @place() nounwind alwaysinline {
+  ret i32 -1
+}
+
+define internal void @apart(ptr %state, i32 %place) nounwind alwaysinline {
+  ret void
+}
+"""
+"""For systems that do not let a thread choose its processor."""
+
 _SOURCE = """
 declare i32 @pthread_mutex_lock(ptr)
 declare i32 @pthread_mutex_unlock(ptr)
 declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
 declare i32 @sched_yield()
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i64 @llvm.smin.i64(i64, i64)
 declare void PAUSE_TYPE
 
@@ -118,6 +182,9 @@ begin:
   store ptr %function, ptr %at.function, align 8
   store ptr %context, ptr %at.context, align 8
   store i64 %count, ptr %at.tasks, align 8
+  %at.place = getelementptr i8, ptr %pool, i64 PLACE
+  %place = call i32 @place()
+  store atomic i32 %place, ptr %at.place monotonic, align 8
   %ranges = call i64 @llvm.smin.i64(i64 %count, i64 %threads)
   br label %share
 share:
@@ -183,6 +250,11 @@ entry:
   %at.sleepers = getelementptr i8, ptr %pool, i64 SLEEPERS
   %mutex = getelementptr i8, ptr %pool, i64 MUTEX
   %condition = getelementptr i8, ptr %pool, i64 CONDITION
+  %at.place = getelementptr i8, ptr %pool, i64 PLACE
+  %state = alloca [264 x i8], align 8
+  %at.left = getelementptr i8, ptr %state, i64 256
+  call void @llvm.memset.p0.i64(ptr %state, i8 0, i64 256, i1 false)
+  store i32 -1, ptr %at.left, align 8
   br label %idle
 idle:
   %last = phi i64 [ 0, %entry ], [ %seen, %skip ], [ %seen, %ran ]
@@ -200,8 +272,8 @@ pause.or.sleep:
 pause:
   call void PAUSE
   %turned = add i64 %turn, 1
-  %part = and i64 %turned, 127
-  %due = icmp eq i64 %part, 0
+  %of.128 = and i64 %turned, 127
+  %due = icmp eq i64 %of.128, 0
   %late = icmp sgt i64 %turned, POLITE
   %polite = and i1 %due, %late
   br i1 %polite, label %offer, label %spin
@@ -209,6 +281,14 @@ offer:
   %s5 = call i32 @sched_yield()
   br label %spin
 sleep:
+  %place.then = load atomic i32, ptr %at.place monotonic, align 8
+  %left.out = load i32, ptr %at.left, align 8
+  %met = icmp ne i32 %place.then, %left.out
+  br i1 %met, label %part, label %lie
+part:
+  call void @apart(ptr %state, i32 %place.then)
+  br label %lie
+lie:
   %s0 = call i32 @pthread_mutex_lock(ptr %mutex)
   %s1 = atomicrmw add ptr %at.sleepers, i64 1 seq_cst
   br label %check
@@ -226,9 +306,15 @@ awake:
   br label %found
 found:
   %seen.word = phi i64 [ %now, %spin ], [ %then, %awake ]
+  %place.caller = load atomic i32, ptr %at.place monotonic, align 8
+  %place.own = call i32 @place()
+  %beside = icmp eq i32 %place.caller, %place.own
+  br i1 %beside, label %move, label %join
+move:
+  call void @apart(ptr %state, i32 %place.own)
   br label %join
 join:
-  %expected = phi i64 [ %seen.word, %found ], [ %actual, %retry ]
+  %expected = phi i64 [ %seen.word, %found ], [ %seen.word, %move ], [ %actual, %retry ]
   %seen = lshr i64 %expected, 20
   %open.bit = and i64 %expected, 65536
   %open = icmp ne i64 %open.bit, 0
@@ -277,6 +363,7 @@ def _code() -> Code:
         "CONTEXT": _CONTEXT,
         "SLEEPERS": _SLEEPERS,
         "MUTEX": _MUTEX,
+        "PLACE": _PLACE,
         "TASKS": _TASKS,
         "LOCK": _LOCK,
         "WORD": _WORD,
@@ -285,7 +372,7 @@ def _code() -> Code:
         "ENOUGH": _SPINS + 1,
         "POLITE": _POLITE,
     }
-    source = _SOURCE
+    source = (_PLACES if hasattr(os, "sched_setaffinity") else _NO_PLACES) + _SOURCE
     for name, offset in names.items():
         source = source.replace(f"i64 {name}\n", f"i64 {offset}\n").replace(f", {name}\n", f", {offset}\n")
     source = source.replace("PAUSE_TYPE", pause_type)
