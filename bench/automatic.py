@@ -7,13 +7,13 @@ scheduler prefers; an array travels to a worker once. Seconds of both are equal 
 device's bytes over its link, one after the other, with no latency, no task, and nothing elementwise. Ours are given so
 (``seconds_at_least``) and simulated with all of that, where transfers overlap with arithmetic.
 
-Usage: ``python bench/automatic.py [devices ..]`` with jax and dask installed; JSON lines.
+With jax and dask installed; JSON lines.
 """
 
+import argparse
 import itertools
 import os
 import re
-import sys
 from collections import Counter
 from math import prod
 
@@ -236,4 +236,6 @@ def main(counts):
 
 
 if __name__ == "__main__":
-    main([int(n) for n in sys.argv[1:]] or [8, 64, 512])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("devices", nargs="*", type=int, default=[8, 64, 512], help="numbers of devices")
+    main(parser.parse_args().devices)

@@ -6,6 +6,7 @@ kernel: as the layouts give them (what a printer without a simplifier emits), as
 
 from __future__ import annotations
 
+import argparse
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -289,4 +290,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

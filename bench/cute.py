@@ -1,5 +1,6 @@
 """CuTe layout operations beside pycute in the same run, one JSON line per case (null where pycute is missing)."""
 
+import argparse
 import importlib
 import json
 import statistics
@@ -65,4 +66,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -1,5 +1,6 @@
 """Building, sharing, comparing, running and planning graphs: seconds, beside the same chain of additions in NumPy."""
 
+import argparse
 import itertools
 import json
 import pickle
@@ -120,4 +121,5 @@ def shards() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

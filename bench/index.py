@@ -5,6 +5,7 @@
 functions of the LEGO paper, so that the raw expressions are those of a direct translation.
 """
 
+import argparse
 import json
 import statistics
 import time
@@ -238,4 +239,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

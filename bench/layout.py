@@ -1,5 +1,6 @@
 """The layout core, one JSON line per case, beside pycute in the same run where it has the operation (else null)."""
 
+import argparse
 import importlib
 import json
 import statistics
@@ -95,4 +96,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

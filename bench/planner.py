@@ -1,15 +1,13 @@
 """Planning, in processor seconds: a million shards, trials, long graphs, large products in little memory.
 
-    python bench/planner.py [defaults | sizes [--seed N]]
-
 ``defaults``: only the seconds that plans predict without a probe, beside those of runs. ``sizes``: those predicted with
 and without a probe for programs of random sizes, by a seed that is printed.
 """
 
+import argparse
 import json
 import os
 import random
-import sys
 import time
 import tracemalloc
 from dataclasses import replace
@@ -347,19 +345,28 @@ def defaults(seconds=0.5):
     row("by default", cases=len(ratios), within_3=within, least=min(ratios), median=np.median(ratios), most=max(ratios))
 
 
-if __name__ == "__main__" and "defaults" in sys.argv[1:]:
-    defaults()
-elif __name__ == "__main__" and "sizes" in sys.argv[1:]:
-    sizes(int(sys.argv[-1]) if "--seed" in sys.argv else random.randrange(1 << 20))
-elif __name__ == "__main__":
-    million()
-    trials()
-    long_graph(600, 16)
-    long_graph(1000, 64)
-    little_memory()
-    by_hand()
-    random_products()
-    defaults()
-    sizes(random.randrange(1 << 20))
-    predicted()
-    predicted("ray")
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=("defaults", "sizes"), help="one table instead of all the others")
+    parser.add_argument("--seed", type=int, default=None, help="of the sizes")
+    options = parser.parse_args()
+    if options.part == "defaults":
+        defaults()
+    elif options.part == "sizes":
+        sizes(random.randrange(1 << 20) if options.seed is None else options.seed)
+    else:
+        million()
+        trials()
+        long_graph(600, 16)
+        long_graph(1000, 64)
+        little_memory()
+        by_hand()
+        random_products()
+        defaults()
+        sizes(random.randrange(1 << 20))
+        predicted()
+        predicted("ray")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """How long `import tileweave` takes, beside `import numpy` in the same run; medians over fresh processes."""
 
+import argparse
 import json
 import statistics
 import subprocess
@@ -35,4 +36,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()
