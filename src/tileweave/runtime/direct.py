@@ -218,7 +218,8 @@ def check_out(plan: Plan, out: Sequence[Array | None] | None) -> Sequence[Array 
     if out is None:
         return (None,) * len(sinks)
     if not isinstance(out, (list, tuple)):
-        raise RunError("run(plan, out)", f"{type(out).__name__} is no list of arrays", legal=f"{len(sinks)} in a list")
+        legal = f"an array, {sinks[0].tensor.type}" if len(sinks) == 1 else f"a list of {len(sinks)} arrays or None"
+        raise RunError("run(plan, out)", f"{type(out).__name__} is no array to write to", legal=legal)
     if len(out) != len(sinks):
         raise RunError("run(plan, out)", f"{len(out)} arrays are given", legal=f"{len(sinks)}, one per result")
     for sink, array in zip(sinks, out, strict=True):
