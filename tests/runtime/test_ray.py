@@ -522,7 +522,8 @@ def test_a_service_that_is_killed_ends_the_run_cleanly(tmp_path: Path, service: 
 @pytest.mark.usefixtures("ray_cluster")
 def test_workers_killed_at_random_moments_change_no_result(tmp_path: Path) -> None:
     """Sixty kills over runs of one plan: every run is right, or fails with an error; nothing is left but the result."""
-    rng = np.random.default_rng(int.from_bytes(os.urandom(4), "little"))
+    seed = int.from_bytes(os.urandom(4), "little")
+    rng = np.random.default_rng(seed)
     x = g.as_tensor(np.arange(64))
     plan = rows_plan(g.Sink(misbehaving(x * 2, tmp_path / "marks", milliseconds=40), io.target(tmp_path / "a.npy")),
                      machines(2, memory="1GiB"), 32)  # fmt: skip
@@ -536,31 +537,30 @@ def test_workers_killed_at_random_moments_change_no_result(tmp_path: Path) -> No
     began = time.monotonic()
     run_plan(plan, runtime="ray", threads=2, overwrite=True)
     slow = max(1.0, (time.monotonic() - began) / 4)  # new workers take longer than that on a busy machine
-    kills = runs = right = 0
-    while kills < 60:
-        stop = threading.Event()
-        done: list[int] = []
+    stop, killed = threading.Event(), list[int]()
 
-        def kill(stop: threading.Event = stop, done: list[int] = done) -> None:
-            while not stop.wait(slow * float(rng.uniform(0.5, 4.0))):
-                if busy := workers(b"ray::work"):
-                    with suppress(OSError):
-                        os.kill(busy[int(rng.integers(len(busy)))], signal.SIGKILL)
-                        done.append(1)
+    def kill() -> None:
+        """One worker after the other, however many runs end meanwhile."""
+        while not stop.wait(slow * float(rng.uniform(0.5, 4.0))):
+            if busy := workers(b"ray::work"):
+                with suppress(OSError):
+                    os.kill(busy[int(rng.integers(len(busy)))], signal.SIGKILL)
+                    killed.append(1)
 
-        killer = threading.Thread(target=kill)
-        killer.start()
-        try:
-            run_plan(plan, runtime="ray", threads=2, overwrite=True)
-            right += 1
-            np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.arange(64) * 2 + 1)
-        except RunError:
-            pass  # one task may be lost more often than it is tried
-        finally:
-            stop.set()
-            killer.join()
-        kills, runs = kills + len(done), runs + 1
-        assert {path.name for path in tmp_path.iterdir()} <= {"marks", "a.npy"}
+    killer, runs, right = threading.Thread(target=kill), 0, 0
+    killer.start()
+    try:
+        while len(killed) < 60:
+            runs += 1
+            with suppress(RunError):  # one task may be lost more often than it is tried
+                run_plan(plan, runtime="ray", threads=2, overwrite=True)
+                right += 1
+                np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.arange(64) * 2 + 1)
+            assert {path.name for path in tmp_path.iterdir()} <= {"marks", "a.npy"}
+    finally:
+        stop.set()
+        killer.join()
+    print("seed", seed, "runs", runs, "right", right, "kills", len(killed))
     assert right >= runs // 2, (right, runs)
 
 

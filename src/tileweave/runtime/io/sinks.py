@@ -37,7 +37,7 @@ from tileweave.runtime.io.journal import (
     kept_by_journals,
     kept_in_store,
 )
-from tileweave.runtime.io.mapped import MappedWriter
+from tileweave.runtime.io.mapped import MappedWriter, write_runs
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
@@ -456,6 +456,8 @@ class Reopened:
     def __init__(self, handle: Handle) -> None:
         self.atom = handle.atom
         self._handle = handle
+        # on one system, what commits the file brings to the disk what any process has written
+        self._elsewhere = not handle.system or handle.system != running_system()
 
     def write(self, box: Box, block: Array) -> None:
         """Stores the values of a box; the process that commits the file sees them when this returns."""
@@ -467,10 +469,13 @@ class Reopened:
             if handle.format == "zarr":
                 zarrfile.reopen_zarr(handle.path, handle.key, kind).write(box, block)
                 return
-            memory = np.memmap(handle.path, np.uint8, "r+", handle.offset_bytes, (kind.size_bytes,))
-            np.ndarray(kind.shape, kind.dtype, memory)[slices(box)] = block
-            if not handle.system or handle.system != running_system():
-                memory.flush()  # else what commits the file brings to the disk what any process has written
+            with Path(handle.path).open("rb+", buffering=0) as file:
+                if not write_runs(file, kind, handle.offset_bytes, box, block):
+                    memory = np.memmap(file, np.uint8, "r+", handle.offset_bytes, (kind.size_bytes,))
+                    np.ndarray(kind.shape, kind.dtype, memory)[slices(box)] = block
+                    memory.flush() if self._elsewhere else None
+                elif self._elsewhere:
+                    os.fsync(file.fileno())
 
     def take(self, block: Array) -> None:
         """Stores all values at once."""
