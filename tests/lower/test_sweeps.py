@@ -21,7 +21,7 @@ FOUND: dict = {}
 
 def executables(plan) -> list:
     """The executables that are kept with a plan."""
-    return [one for idle in prepare(plan).extra.get("executables", {}).values() for one in idle]
+    return [one for idle in prepare(plan).extra.get("executables", {}).values() for one in idle.kept()]
 
 
 def sweeps_of(plan) -> list:
@@ -46,6 +46,7 @@ def anew(plan):
     """The plan, about which nothing is kept."""
     preparing._KEPT.clear()
     direct._READY.clear()
+    direct.QUICK.clear()
     return plan
 
 

@@ -33,7 +33,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 def bound(plan: Plan) -> list:
     """The executables of a plan whose tasks are in columns."""
     kept = prepare(plan).extra.get("executables", {}).values()
-    return [one for idle in kept for one in idle if one.in_columns]
+    return [one for idle in kept for one in idle.kept() if one.in_columns]
 
 
 def of_random(seeds: range, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
@@ -176,7 +176,7 @@ def test_combinations_are_code_after_many_runs_to_the_same_bits(threads: int, mo
     for _ in range(OFTEN + 5):
         found.append(tw.run(plan, bind={"x": array}, threads=threads))
         kept = prepare(plan).extra["executables"].values()
-        steps.append([one.python_steps for idle in kept for one in idle])
+        steps.append([one.python_steps for idle in kept for one in idle.kept()])
     assert steps[0] == [5] and steps[-1] == [0]
     assert all((one == found[0]).all() for one in found)
     np.testing.assert_allclose(found[0], array.sum(0), rtol=1e-4, atol=1e-4)

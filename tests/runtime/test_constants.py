@@ -9,7 +9,7 @@ from tileweave.runtime.prepare import prepare
 
 def executables(plan) -> list:
     """The executables that are kept with a plan."""
-    return [one for idle in prepare(plan).extra.get("executables", {}).values() for one in idle]
+    return [one for idle in prepare(plan).extra.get("executables", {}).values() for one in idle.kept()]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -1,5 +1,6 @@
 """Runs of whole plans on one machine: as an executable, against the evaluator and against the runtime by tasks."""
 
+import gc
 import pickle
 import random
 import sys
@@ -18,12 +19,12 @@ import tileweave as tw
 from tileweave import graph as g
 from tileweave import lower
 from tileweave.backends.cpu.target import calls as cpu_calls
-from tileweave.errors import DtypeError, GraphError, RunError
+from tileweave.errors import DtypeError, GraphError, PlanError, RunError
 from tileweave.lower import values as lower_values
 from tileweave.lower.values import place_in_time
 from tileweave.planner import Plan, machines, make_plan
 from tileweave.planner.steps import steps_of
-from tileweave.runtime import run_plan
+from tileweave.runtime import direct, run_plan
 from tileweave.runtime.io import files as io
 from tileweave.runtime.prepare import prepare
 from tileweave.space import Projection
@@ -31,7 +32,7 @@ from tileweave.space import Projection
 
 def executables(plan) -> list:
     """The executables that are kept with a plan."""
-    return [one for idle in prepare(plan).extra.get("executables", {}).values() for one in idle]
+    return [one for idle in prepare(plan).extra.get("executables", {}).values() for one in idle.kept()]
 
 
 def mlp(rng, dtype="float32"):
@@ -250,6 +251,71 @@ def test_runs_at_once_do_not_share_memory() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_further_runs_at_once_with_outputs_threads_and_listeners_are_right(seed: int) -> None:
+    """Of a plan and of a tensor: new results, given ones, ones over what is read, strides that change, listeners."""
+    rng = np.random.default_rng([seed, 5])
+    shape = tuple(int(n) for n in rng.integers(20, 90, 2))
+    holes = [tw.source(name=name, shape=shape, dtype="int32") for name in "xy"]
+    plan, wrong = tw.plan(holes[0] + holes[1] * 2), []
+    arrays = [rng.integers(-99, 99, shape, np.int32) for _ in range(4)]
+    held = tw.source(arrays[0]) + tw.source(arrays[1]) * 2
+
+    def work(number: int) -> None:
+        own = np.random.default_rng([seed, number])
+        for _ in range(120):
+            x, y = (arrays[k] for k in own.integers(0, 4, 2))
+            how, threads = int(own.integers(0, 7)), int(own.integers(1, 3))
+            wanted, out = x + y * 2, None
+            if how == 0:
+                x = np.asfortranarray(x)
+            elif how == 1:
+                x = out = x.copy()
+            elif how == 2:
+                out = np.empty(shape, np.int32)
+            elif how == 3:
+                out = np.empty(shape[::-1], np.int32).T
+            if how == 4:
+                wanted, out = arrays[0] + arrays[1] * 2, np.empty(shape, np.int32) if threads == 1 else None
+                got = tw.run(held, out=out)
+            else:
+                listeners = [lambda event: None] if how == 5 else ()
+                got = tw.run(plan, bind={"x": x, "y": y}, threads=threads, out=out, listeners=listeners)
+            if not np.array_equal(got, wanted) or (out is not None and got is not out):
+                wrong.append((number, how, threads))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, seed
+
+
+def test_what_a_further_run_finds_first_goes_with_what_was_run() -> None:
+    """What another run refuses is refused behind a first one, too."""
+    x = np.arange(6000, dtype=np.float32)
+    tensor = tw.source(x) * 3 + 1
+    for _ in range(3):
+        np.testing.assert_array_equal(tw.run(tensor), x * 3 + 1)
+    assert id(tensor) in direct.QUICK
+    with pytest.raises(PlanError, match="machines"):
+        tw.run(tw.plan(tensor), machines=2)
+    with pytest.raises(GraphError, match="is not one source"):
+        tw.run(tensor, bind={"z": x})
+    with pytest.raises(RunError, match="cannot take a result"):
+        tw.run(tensor, out=np.empty(6001, np.float32))
+    read_only = np.zeros(6000, np.float32)
+    read_only.flags.writeable = False
+    with pytest.raises(RunError, match="read-only"):
+        tw.run(tensor, out=read_only)
+    assert (tw.run(tensor, out=x) is x) and x[1] == 4
+    number = id(tensor)
+    del tensor
+    gc.collect()
+    assert number not in direct.QUICK
+
+
 def test_a_failing_operator_is_named_and_the_next_run_is_right() -> None:
     failing = g.block_operator("test_direct_failing", lambda x: 1 / 0 if x[0] < 0 else x * 2)
     each = Projection.select((0,), 1)
@@ -432,7 +498,7 @@ def test_reshapes_between_kernels_are_views(shape: tuple[int, ...]) -> None:
         for array in (x, np.asfortranarray(x), x.copy()):
             np.testing.assert_allclose(tw.run(plan, bind={"x": array}, threads=threads), wanted, atol=2e-5)
     prepared = prepare(plan)
-    (held, *_) = (idle[0] for key, idle in prepared.extra["executables"].items() if idle and key[1][1] == x.strides)
+    (held, *_) = (idle.kept()[0] for key, idle in prepared.extra["executables"].items() if key[1][1] == x.strides)
     assert held.kernels == 2 and held.python_steps == 0
 
 

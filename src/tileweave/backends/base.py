@@ -347,6 +347,7 @@ _MODULES = {"cpu": "tileweave.backends.cpu.backend"}
 _OF_DEVICES = {"sm_": "tileweave.backends.cuda.offered"}
 """Beginnings of the names of kinds of devices, and the module whose ``of_device`` makes their backends."""
 _REGISTERED: dict[str, Backend] = {}  # from outside, the last first
+_OUTSIDE: tuple[Backend, ...] = ()
 _LOADED: dict[str, Backend] = {}
 _LOCK = threading.RLock()
 
@@ -357,6 +358,7 @@ def register(backend: Backend) -> None:
     Raises:
         BackendError: a backend has its name already.
     """
+    global _OUTSIDE
     with _LOCK:
         if backend.name in _REGISTERED or backend.name in _MODULES:
             problem = f"there is a backend {backend.name!r} already"
@@ -364,6 +366,7 @@ def register(backend: Backend) -> None:
         others = dict(_REGISTERED)
         _REGISTERED.clear()
         _REGISTERED.update({backend.name: backend, **others})
+        _OUTSIDE = tuple(_REGISTERED.values())
 
 
 def unregister(name: str) -> None:
@@ -372,11 +375,13 @@ def unregister(name: str) -> None:
     Raises:
         BackendError: none of that name was registered.
     """
+    global _OUTSIDE
     with _LOCK:
         if name not in _REGISTERED:
             problem = f"no backend {name!r} was registered"
             raise BackendError(f"unregister({name!r})", problem, legal=", ".join(_REGISTERED) or "none is")
         del _REGISTERED[name]
+        _OUTSIDE = tuple(_REGISTERED.values())
 
 
 def backend(name: str = "cpu") -> Backend:
@@ -403,8 +408,8 @@ def backend(name: str = "cpu") -> Backend:
 
 
 def registered() -> tuple[Backend, ...]:
-    """The backends from outside."""
-    return tuple(_REGISTERED.values())
+    """The backends from outside; the same object until there are others."""
+    return _OUTSIDE
 
 
 def backends() -> tuple[Backend, ...]:

@@ -7,6 +7,7 @@ objects by number; a row of calls looks whether they are what is wanted, and whe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
@@ -222,8 +223,13 @@ class Outcome(IntEnum):
     """A call met a place outside of an array: what was written is no result."""
 
 
+Keyed = Callable[[Any, Any], Array | None]
+"""`CallRow.run` on objects by key and a new array, or on that which is given for the result, whose memory is looked at
+first; the result, or None where that is no dict of these keys alone, or the outcome another than `Outcome.DONE`."""
+
+
 class CallRow(Protocol):
-    """Calls in a row, for objects by number; two runs of one value never overlap."""
+    """Calls in a row, for objects by number; two runs of one value never overlap: see `keyed`."""
 
     @property
     def run(self) -> Callable[..., int]:
@@ -233,16 +239,23 @@ class CallRow(Protocol):
     def again(self) -> Callable[..., int]:
         """Run on objects whose memory is looked at first; an `Outcome`."""
 
-    def keyed(self, keys: Sequence[object], new: Callable[[], Array]) -> Callable[[dict[Any, Any]], Array | None]:
-        """`run` on the objects that a dict has for keys, in their order, and a new array behind them.
+    def keyed(self, keys: Sequence[object], new: Callable[[], Array]) -> Keyed | None:
+        """A run on the objects that a dict has for keys, in their order, and behind them the array of the result.
+
+        Two threads may call it at once: the second is refused, as everybody is while these calls run. None where
+        nothing keeps them apart.
 
         Args:
             keys: all that the dict may have.
-            new: makes the new array.
-
-        Returns:
-            A function that returns the new array; None where the outcome is another than `Outcome.DONE`.
+            new: makes an array for the result where none is given.
         """
+
+    @property
+    def running(self) -> bool:
+        """Whether a thread is in these calls, as far as they know."""
+
+    def claimed(self) -> AbstractContextManager[bool]:
+        """These calls run for nobody else inside a with block; says whether nobody ran them before."""
 
 
 class PythonRow:
@@ -277,16 +290,14 @@ class PythonRow:
             self._point(point, array if point.view is None else point.view(array))
         return self._calls() or Outcome.DONE
 
-    def keyed(self, keys: Sequence[object], new: Callable[[], Array]) -> Callable[[dict[Any, Any]], Array | None]:
+    running = False
+
+    def claimed(self) -> AbstractContextManager[bool]:
         """As `CallRow`."""
+        return nullcontext(True)
 
-        def run(given: dict[Any, Any]) -> Array | None:
-            if len(given) != len(keys) or not all(key in given for key in keys):
-                return None
-            made = new()
-            return made if self.run(*(given[key] for key in keys), made) == Outcome.DONE else None
-
-        return run
+    def keyed(self, keys: Sequence[object], new: Callable[[], Array]) -> None:
+        """As `CallRow`: two runs at once would name each other's arrays."""
 
     def again(self, *objects: Any) -> int:
         """As `CallRow`."""

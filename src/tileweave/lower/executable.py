@@ -8,13 +8,13 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tileweave.backends.base import backend
-from tileweave.backends.calls import CallRow
+from tileweave.backends.calls import CallRow, Keyed
 from tileweave.backends.host import allocation
 from tileweave.graph import Sink, Source
 from tileweave.lower import actions
@@ -73,8 +73,8 @@ class Executable:
             self._first = self._looks()
         self._actions = [(n, one.made(self._calls) if isinstance(one, CallSegment) else one) for n, one in rest]
         self._followed: tuple[CallRow, Followed] | None = None  # made when somebody listens
-        self.quick: tuple[object, Callable[[dict[Any, Any]], Array | None] | None] = None, None
-        """Keys, and `run` on a dict that has them for one new result, where that is all native."""
+        self.quick: Keyed | None = None
+        """`run` on arrays by key, where there is one result, and no step in Python."""
 
     def _looks(self) -> CallRow:
         """What looks at the arrays of a run, and no more."""
@@ -108,15 +108,20 @@ class Executable:
         return results
 
     def follow(self, given: Sequence[Array], out: Sequence[Array | None] | None, note: Note) -> list[Array] | None:
-        """As `run`, but that ``note`` takes the tasks as they are done; None after some of them where a place lies
-        outside."""
+        """As `run`, but that ``note`` takes the tasks as they are done; None also after some of them, where a place
+        lies outside, or before them, where a thread is in `quick`."""
         if self._followed is None:
             self._followed = self._looks(), Followed(self._found, self._actions, self._calls, self._tasks)
         (looks, followed), results = self._followed, self._taking(out)
         if (looks.run if out is None else looks.again)(*given, *results):
             return None
-        with np.errstate(all="ignore"):
-            return results if followed.run(self._held(given, results), note) else None
+        with self._first.claimed() as mine, np.errstate(all="ignore"):
+            return results if mine and followed.run(self._held(given, results), note) else None
+
+    @property
+    def running(self) -> bool:
+        """Whether a thread is in `quick`."""
+        return self._first.running
 
     def _taking(self, out: Sequence[Array | None] | None) -> list[Array]:
         """The arrays that take the results of a run."""
@@ -134,4 +139,4 @@ class Executable:
     def named(self, keys: Sequence[object]) -> None:
         """Have `quick` take the arrays of a run by keys, which are in the order of `bound`."""
         if not self._actions and len(self._new) == 1:
-            self.quick = keys, self._first.keyed(keys, self._new[0])
+            self.quick = self._first.keyed(keys, self._new[0])

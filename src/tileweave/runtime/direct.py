@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tileweave.backends.calls import Keyed
 from tileweave.backends.host import give_back
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, MemoryTarget, Source
@@ -47,6 +48,12 @@ class Idle(list[Executable]):
 
     often = False
     """Whether there were many runs."""
+    quick: Executable | None = None
+    """That of `QUICK`, which runs find there."""
+
+    def kept(self) -> list[Executable]:
+        """All that are kept for these strides, but for those that runs use."""
+        return [*self, *filter(None, [self.quick])]
 
     def put_back(self, one: Executable) -> None:
         """Keeps one for the next run, unless that is better made anew."""
@@ -268,6 +275,13 @@ _READY: dict[int, list[_Ready]] = {}
 """By the identity of the plan, for as long as it lives."""
 
 
+Quick = tuple[int, Keyed, dict[Any, Array], tuple[Any, ...] | None, tuple[Idle, Executable]]
+"""The threads that were asked for; a further run as one native call, for one result; what it brings without ``bind``;
+the backends that were registered, where that may change what runs; the executable, and where it is kept otherwise."""
+QUICK: dict[int, Quick] = {}
+"""By the identity of a plan or a tensor, for as long as it lives: what ran last."""
+
+
 def run(found: Found, out: Sequence[Array | None], note: Note | None = None) -> list[Any] | None:
     """The results of a run; None where an array is none that kernels take, or a place lies outside of one.
 
@@ -297,7 +311,7 @@ def ready(plan: Plan, prepared: Prepared, bind: Mapping[Any, Source], threads: i
     named = [keys[source] for source in sorted(keys)]
     given = itemgetter(*named) if len(named) > 1 else lambda given: [given[key] for key in named]
     number = id(plan)
-    gone = weakref.ref(plan, lambda _: _READY.pop(number, None))
+    gone = weakref.ref(plan, lambda _: (_READY.pop(number, None), QUICK.pop(number, None)))
     names = [key if isinstance(key, str) else id(key) for key in named]
     known = _READY.get(number, [])
     like = (one.keys for one in known if names == [key if isinstance(key, str) else id(key) for key in one.keys])
@@ -320,10 +334,10 @@ def again(plan: Plan, bind: dict[Any, Any], threads: int, out: Sequence[Array | 
             found = idle.pop()  # two runs at once never share one
         except IndexError:
             continue
-        named, quick = found.quick
-        if out is None and named is keys and quick is not None:
-            result = quick(bind)
-            idle.append(found)  # nothing of it is done in Python, and it is never better made anew
+        if found.quick is not None and (out is None or len(out) == 1):
+            result = found.quick(bind, None if out is None else out[0])
+            if result is None or plan.listed or not _is_last(plan, asked, idle, found):
+                idle.append(found)  # nothing of it is done in Python, and it is never better made anew
             if result is not None:
                 return [result]
             continue
@@ -337,6 +351,21 @@ def again(plan: Plan, bind: dict[Any, Any], threads: int, out: Sequence[Array | 
         if results is not None:
             return results
     return None
+
+
+def _is_last(plan: Plan, threads: int, idle: Idle, found: Executable) -> bool:
+    """Whether a further run of a plan finds this executable first, and no other, instead of one that is idle."""
+    before = QUICK.get(id(plan))
+    if before is not None:
+        home, one = before[-1]
+        if one.running:
+            return False
+        home.quick = None
+        home.append(one)
+    assert found.quick is not None
+    idle.quick = found
+    QUICK[id(plan)] = threads, found.quick, {}, None, (idle, found)
+    return True
 
 
 def _dense(array: Array | None) -> bool:

@@ -54,20 +54,20 @@ class PlanningDone(BaseException):
 
 PLAIN = Session()
 """The program's own arguments are in force."""
-_STACK: list[Session] = [PLAIN]
-"""The settings in force are those of the whole process: a program's own threads obey the command line too."""
+SETTINGS: list[Session] = [PLAIN]
+"""The last are in force, for the whole process: a program's own threads obey the command line too."""
 
 
 def current_session() -> Session:
     """The settings in force."""
-    return _STACK[-1]
+    return SETTINGS[-1]
 
 
 @contextmanager
 def session(settings: Session) -> Iterator[None]:
     """The settings in force inside a with block, in every thread."""
-    _STACK.append(settings)
+    SETTINGS.append(settings)
     try:
         yield
     finally:
-        _STACK.pop()
+        SETTINGS.pop()

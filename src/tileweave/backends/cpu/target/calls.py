@@ -14,13 +14,16 @@ import struct
 import sys
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tileweave.backends.calls import NOWHERE, Apart, CallRow, Point, PointColumns, PythonRow, TimedCalls, Wanted
+from tileweave.backends.calls import NOWHERE, Apart, CallRow, Keyed, Point, PointColumns, PythonRow, TimedCalls, Wanted
 from tileweave.backends.cpu.target.jit import Code
 from tileweave.backends.cpu.target.native import code
 from tileweave.backends.host import OBJECT_DATA, Block, address_of, interface_address, span
@@ -31,6 +34,8 @@ _WORD = struct.Struct("=q")
 
 _ALIGNED, _WRITEABLE = 0x0100, 0x0400
 """NumPy's flags of an array."""
+_BUSY = 8
+"""The word of a row's table that is 0 while nobody runs it."""
 _FASTCALL = 0x0080
 """Python's flag of a builtin that takes an array of arguments."""
 
@@ -54,6 +59,20 @@ _TAKES = ("Py_IncRef", "Py_DecRef", "PyDict_Size", "PyDict_GetItem", "PyObject_C
 def _python(names: tuple[str, ...] = _RUNS) -> tuple[int, ...]:
     """The addresses of functions of this interpreter, which native code calls."""
     return tuple(ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in names)
+
+
+@functools.cache
+def _numpy_empty() -> int:
+    """The address of NumPy's `PyArray_Empty`, whose place in the table of its C interface is the same in all versions:
+    by way of `numpy.empty` it takes twice the time."""
+    home = import_module("numpy._core._multiarray_umath" if hasattr(np, "_core") else "numpy.core._multiarray_umath")
+    find = ctypes.pythonapi.PyCapsule_GetPointer
+    find.restype, find.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    table = ctypes.cast(find(home._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
+    return table[_PYARRAY_EMPTY] or 0
+
+
+_PYARRAY_EMPTY = 184
 
 
 @functools.cache
@@ -371,12 +390,31 @@ class NativeRow:
         self._kept = (tables, extents, kept, code(), spans, faults, named)
         self.run, self.again = (_builtin(name, self.head, self._kept) for name in ("call", "again"))
 
-    def keyed(self, keys: Sequence[object], new: Callable[[], Array]) -> Callable[[dict[Any, Any]], Array | None]:
+    @property
+    def running(self) -> bool:
+        """As `tileweave.backends.calls.CallRow`."""
+        return bool(self.head[_BUSY])
+
+    @contextmanager
+    def claimed(self) -> Iterator[bool]:
+        """As `tileweave.backends.calls.CallRow`."""
+        mine = bool(code().function("claim", ctypes.c_int64, ctypes.c_void_p)(ctypes.addressof(self.head)))
+        try:
+            yield mine
+        finally:
+            if mine:
+                self.head[_BUSY] = 0
+
+    def keyed(self, keys: Sequence[object], new: Callable[[], Array]) -> Keyed:
         """As `tileweave.backends.calls.CallRow`: one native call that takes the objects out of a dict."""
         rows = _words([*map(id, keys)])
+        plain = isinstance(new, partial) and new.func is np.empty
+        shape, kind = new.args if isinstance(new, partial) and plain else ((), None)
+        extents = _words(shape)
+        made = id(kind), len(shape) if plain else -1, ctypes.addressof(extents), _numpy_empty() if plain else 0
         words = ctypes.addressof(self.head), len(keys), ctypes.addressof(rows), id(new), id(None), *_python(_TAKES)
-        head = _words(words)
-        return _builtin("keyed", head, (self.head, self._kept, tuple(keys), rows, new))
+        head = _words([*words, *made, id(dict)])
+        return _builtin("keyed", head, (self.head, self._kept, tuple(keys), rows, new, extents))
 
 
 class NativeTimes:

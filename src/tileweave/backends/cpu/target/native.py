@@ -47,9 +47,10 @@ define internal ptr @told(ptr %self, ptr %objects, i64 %count, i1 %asked) nounwi
   ret ptr %result
 }}
 
-; the objects of a dict and a new one, run; the new one, or None where that is no `Outcome` of DONE
+; the objects of a dict and what is given for the result, or a new one for None, run; the result, or None where that is
+; no `Outcome` of DONE
 ; %head: head of @call, keys: count, rows, what makes the new one, None, Py_IncRef, Py_DecRef, PyDict_Size,
-; PyDict_GetItem, PyObject_CallNoArgs
+; PyDict_GetItem, PyObject_CallNoArgs; of an array that NumPy makes: type, rank (or -1), extents, PyArray_Empty; dict
 define ptr @keyed(ptr %self, ptr %arguments, i64 %given) nounwind {{
 entry:
   %head.at = getelementptr i8, ptr %self, i64 {OBJECT_DATA}
@@ -70,19 +71,29 @@ entry:
   %all = add i64 %count, 1
   %objects = alloca ptr, i64 %all
   %new.place = getelementptr ptr, ptr %objects, i64 %count
-  %alone = icmp eq i64 %given, 1
-  br i1 %alone, label %measure, label %refuse
+  %both = icmp eq i64 %given, 2
+  br i1 %both, label %measure, label %refuse
 measure:
   %dict = load ptr, ptr %arguments
+  %out.at = getelementptr ptr, ptr %arguments, i64 1
+  %out = load ptr, ptr %out.at
+  %asked = icmp ne ptr %out, %none
+  %dict.type.at = getelementptr i8, ptr %dict, i64 {OBJECT_DATA - 8}
+  %dict.type = load i64, ptr %dict.type.at
+  %wanted.type.at = getelementptr i64, ptr %head, i64 14
+  %wanted.type = load i64, ptr %wanted.type.at
+  %is.dict = icmp eq i64 %dict.type, %wanted.type
+  br i1 %is.dict, label %sized, label %refuse
+sized:
   %size.at = getelementptr i64, ptr %head, i64 7
   %size = load ptr, ptr %size.at
   %held = call i64 %size(ptr %dict)
   %complete = icmp eq i64 %held, %count
   br i1 %complete, label %each, label %refuse
 each:
-  %k = phi i64 [ 0, %measure ], [ %k.next, %found ]
+  %k = phi i64 [ 0, %sized ], [ %k.next, %found ]
   %more = icmp slt i64 %k, %count
-  br i1 %more, label %one, label %make
+  br i1 %more, label %one, label %take
 one:
   %key.at = getelementptr ptr, ptr %keys, i64 %k
   %key = load ptr, ptr %key.at
@@ -95,25 +106,50 @@ found:
   store ptr %object, ptr %object.at
   %k.next = add i64 %k, 1
   br label %each
+take:
+  br i1 %asked, label %write, label %make
+write:
+  call void %keep(ptr %out)
+  br label %work
 make:
   %make.at = getelementptr i64, ptr %head, i64 3
   %maker = load ptr, ptr %make.at
   %call.at = getelementptr i64, ptr %head, i64 9
   %call = load ptr, ptr %call.at
-  %new = call ptr %call(ptr %maker)
-  store ptr %new, ptr %new.place
-  %raised = icmp eq ptr %new, null
+  %rank.at = getelementptr i64, ptr %head, i64 11
+  %rank = load i64, ptr %rank.at
+  %plain = icmp sge i64 %rank, 0
+  br i1 %plain, label %allocate, label %ask
+allocate:
+  %kind.at = getelementptr i64, ptr %head, i64 10
+  %kind = load ptr, ptr %kind.at
+  %dims.at = getelementptr i64, ptr %head, i64 12
+  %dims = load ptr, ptr %dims.at
+  %empty.at = getelementptr i64, ptr %head, i64 13
+  %empty = load ptr, ptr %empty.at
+  %rank.narrow = trunc i64 %rank to i32
+  call void %keep(ptr %kind)  ; for the new array
+  %allocated = call ptr %empty(i32 %rank.narrow, ptr %dims, ptr %kind, i32 0)
+  br label %made.new
+ask:
+  %asked.for = call ptr %call(ptr %maker)
+  br label %made.new
+made.new:
+  %made = phi ptr [ %allocated, %allocate ], [ %asked.for, %ask ]
+  %raised = icmp eq ptr %made, null
   br i1 %raised, label %give, label %work
 work:
-  %outcome = call i64 @guarded(ptr %row, ptr %objects, i64 %all, i1 false)
+  %new = phi ptr [ %out, %write ], [ %made, %made.new ]
+  store ptr %new, ptr %new.place
+  %outcome = call i64 @guarded(ptr %row, ptr %objects, i64 %all, i1 %asked)
   %done = icmp eq i64 %outcome, {Outcome.DONE}
   br i1 %done, label %give, label %undo
 undo:
   call void %drop(ptr %new)
   br label %give
 give:
-  %taken = phi i64 [ %k, %one ], [ %count, %make ], [ %count, %work ], [ %count, %undo ]
-  %result = phi ptr [ %none, %one ], [ null, %make ], [ %new, %work ], [ %none, %undo ]
+  %taken = phi i64 [ %k, %one ], [ %count, %made.new ], [ %count, %work ], [ %count, %undo ]
+  %result = phi ptr [ %none, %one ], [ null, %made.new ], [ %new, %work ], [ %none, %undo ]
   br label %drops
 drops:
   %d = phi i64 [ 0, %give ], [ %d.next, %dropped ]
@@ -176,6 +212,15 @@ give:
   br label %answer
 answer:
   %said = phi i64 [ {Outcome.MISFIT}, %entry ], [ {Outcome.MISFIT}, %take ], [ %became, %give ]
+  ret i64 %said
+}}
+
+; keeps all but the caller from running these calls; whether nobody ran them
+define i64 @claim(ptr %head) nounwind {{
+  %busy = getelementptr i64, ptr %head, i64 8
+  %pair = cmpxchg ptr %busy, i64 0, i64 1 acq_rel monotonic
+  %mine = extractvalue {{ i64, i1 }} %pair, 1
+  %said = zext i1 %mine to i64
   ret i64 %said
 }}
 
@@ -522,4 +567,6 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 @functools.cache
 def code() -> Code:
     """The text, compiled once."""
-    return compile_ir(_SOURCE + _DIRECT, ("run", "timed", "call", "again", "keyed", "direct", "faulted"), host())
+    return compile_ir(
+        _SOURCE + _DIRECT, ("run", "timed", "call", "again", "keyed", "direct", "faulted", "claim"), host()
+    )
