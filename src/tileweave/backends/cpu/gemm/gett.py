@@ -13,16 +13,16 @@ from dataclasses import replace
 
 from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom, lies_in_panels
 from tileweave.backends.cpu.gemm.dots import cut_dots
-from tileweave.backends.cpu.gemm.packing.turning import strip_columns, turns
+from tileweave.backends.cpu.gemm.packing.turning import turns
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
+from tileweave.backends.cpu.gemm.sharing import balanced, cut_for_threads, share
 from tileweave.backends.cpu.gemm.sides import ACROSS_PRODUCTS, VECTORS, dense_in, lanes_of, runs_across, side_dims
 from tileweave.backends.cpu.gemm.tile import (
     BLOCK_BYTES,
     PLACES,
-    InPlace,
     choose_tile,
     halves,
-    read_in_place,
+    paired_in_place,
     spreads,
     vector_registers,
 )
@@ -92,13 +92,13 @@ def cut_product(
     stored = stores and not batch and column_element == out and not settings.pack_b
     transposed = _transposed(target, column_dims, lanes, out, n_rows, contracted) if stored else None
     choices: tuple[int, ...]
-    where = read_in_place(target, (row_dims, column_dims), contracted, (row_element, column_element), out)
+    paired_k = paired_in_place(target, (row_dims, column_dims), contracted, row_element, out)
     if transposed:
         column_dims, choices, most_k = transposed[0], (transposed[1],), contracted.total
     else:
         column_dims, choices, most_k = _arranged(target, column_dims, lanes, column_element, out, n_rows, contracted)
         most_k = interleaved_k or most_k
-        choices = (2,) if where and not contracted.paired else _whole_runs(column_dims, lanes, choices)
+        choices = _whole_runs(column_dims, lanes, choices)
         panel = lies_in_panels(column_dims, contracted, column_element, out)
         choices = (panel // lanes,) if panel in (lanes, 2 * lanes, 3 * lanes, 4 * lanes) else choices
     most_k = ACROSS_PRODUCTS if across else most_k
@@ -122,7 +122,7 @@ def cut_product(
     rows = Panels(row_dims, row_element, out, out.width_bytes, mr, row_lanes)
     columns = Panels(column_dims, column_element, out, out.width_bytes, nv * lanes, lanes)
     c = _blocked(
-        target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets, most_k, where
+        target, threads, tuple(outer), tuple(batch), rows, columns, contracted, swapped, offsets, most_k, paired_k
     )
     dots = cut_dots(c, target, threads) if unwished else None
     if dots is not None:
@@ -134,7 +134,7 @@ def cut_product(
         c,
         kc=contracted.total,
         row_panels=rows.panels,
-        column_panels=-(-_balanced(columns.panels, 4 * unit, threads) // unit) * unit,
+        column_panels=-(-balanced(columns.panels, 4 * unit, threads) // unit) * unit,
         a=ReadFrom.SHARED,
         b=ReadFrom.IN_PLACE,
         keep_a=True,
@@ -428,7 +428,7 @@ def _blocked(
     swapped: bool,
     offsets: tuple[int, int, int],
     most_k: int,
-    where: InPlace | None,
+    paired_k: int,
 ) -> ProductBlocking:
     total, n_rows, n_columns = contracted.total, rows.total, columns.total
     all_rows, all_columns = -(-n_rows // rows.width), -(-n_columns // columns.width)  # panels
@@ -454,9 +454,9 @@ def _blocked(
     # its memory is that of a panel or two, whatever the tile: what decides the blocks of K knows of no threads
     panel = n_columns in [v * columns.lanes for v in (1, 2, 3, 4)] and contracted.stride(1) == n_columns * width
     short = total < _FEW_PRODUCTS or n_rows * n_columns * total <= _SMALL  # tables and calls take longer
-    b_in_place = lies_near and where is None and (n_rows <= _SELDOM or in_panels or panel or short)
-    if where is not None:
-        kc = _even(total, where.products, columns.lanes)
+    b_in_place = lies_near and (n_rows <= _SELDOM or in_panels or panel or short)
+    if paired_k:
+        kc = _even(total, paired_k, columns.lanes)
     elif b_in_place and compact:
         kc = min(total, 4096)
     in_l2 = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * columns.width * width))
@@ -468,15 +468,17 @@ def _blocked(
     stays = n_rows * kc * width <= target.l2_bytes // 2 and total >= _FEW_PRODUCTS  # else addresses cost more than it
     rows_spread = rows.width <= target.l1_bytes // PLACES or len(rows.dims) > 1 or spreads(rows.dims, 0)
     near_a = lies_near and stays and len(rows.dims) == 1 and spreads(contracted.dims, 0)
-    a_in_place = rows.element == rows.sums and (rows_spread or all_columns == 1) and (seldom or near_a)
-    if where is not None:
-        a_in_place = True
-        row_panels = _balanced(all_rows, max(1, where.chunk[0] // rows.width), 1)
-        column_panels = min(all_columns, max(1, where.chunk[1] // columns.width))
+    # rows dense along K that many columns meet: 878 x 136 x 162 in FP64 runs at 39 GFLOP/s with packed rows that stay,
+    # at 59 so, 2993 x 635 x 1406 in FP32 at 103 and 128; few rows are better packed: 86 x 921 x 370 at 109 and 99
+    held_a = same_type and n_rows > _FEW_ROWS and contracted.dense(0, width)
+    held_a = held_a and len(rows.dims) == len(contracted.dims) == 1 and spreads(rows.dims, 0)
+    a_in_place = rows.element == rows.sums and (rows_spread or all_columns == 1) and (seldom or near_a or held_a)
+    if paired_k:
+        a_in_place, row_panels, column_panels = True, all_rows, 1
     # rows that stay in the first cache: 8 x 128 x 512 takes 22 us where each row panel reads all columns, 19 so
     rows_bytes, columns_bytes = n_rows * total * width, total * n_columns * width
     near_rows = rows_bytes <= target.l1_bytes // 2 and columns_bytes > target.l1_bytes and rows.element == rows.sums
-    columns_first = near_rows and where is None and b_in_place and in_panels and blocks == 1 and all_rows > 1
+    columns_first = near_rows and b_in_place and in_panels and blocks == 1 and all_rows > 1
     a_in_place = a_in_place or columns_first
     at_once = columns.pack_panels
     column_panels = max(1, column_panels // at_once) * at_once  # panels that are packed together stay together
@@ -504,36 +506,20 @@ def _blocked(
             keep_b = large and 2 * in_l1 < kc
             kc = kc if keep_b else _even(total, in_l1, columns.lanes)
     shared, keep_a = shared or keep_b, keep_a and not keep_b
-    keep_a = keep_a and _share(all_columns // at_once, threads) > 0.8  # which leaves kc alone: threads change no sum
+    keep_a = keep_a and share(all_columns // at_once, threads) > 0.8  # which leaves kc alone: threads change no sum
     if keep_a:
         shared = True
         row_panels = max(1, int(target.l2_bytes * _L2_SHARE) // (kc * rows.width * width))
-        row_panels = _balanced(all_rows, row_panels, 1)
+        row_panels = balanced(all_rows, row_panels, 1)
         row_panels = min(all_rows, -(-row_panels // columns.lanes) * columns.lanes)  # as stages need it
-        column_panels = -(-_balanced(all_columns, max(at_once, _SWEPT), threads) // at_once) * at_once
+        column_panels = -(-balanced(all_columns, max(at_once, _SWEPT), threads) // at_once) * at_once
     elif shared:
         row_panels = min(all_rows, max(1, (8 << 20) // (kc * rows.width * width)))
         if threads > 1:
-            column_panels = _balanced(all_columns, column_panels, threads)
+            column_panels = balanced(all_columns, column_panels, threads)
     elif threads > 1 and work > PARALLEL_FLOPS:
-        tasks = batches * -(-all_rows // row_panels) * column_chunks
-        wanted = max(threads, min(4 * threads, work // _TASK_FLOPS))
-        turned = not b_in_place and turns(columns, contracted)
-        least = _least_panels(columns, all_columns, threads) if turned else 1
-        packs = not b_in_place and a_in_place  # every chunk of rows packs the columns anew
-        least = max(least, min(2, all_columns)) if packs else least
-        # the longer side of a chunk is halved: chunks near squares read the fewest panels per tile
-        while tasks < wanted and (row_panels > 4 or column_panels > least):
-            longer = row_panels * rows.width >= column_panels * columns.width and not (turned or packs)
-            if (longer or column_panels <= least) and row_panels > 4:
-                row_panels = -(-row_panels // 2)
-            elif column_panels > least:
-                column_panels = max(least, -(-column_panels // 2))
-            else:
-                break
-            tasks = batches * -(-all_rows // row_panels) * -(-all_columns // column_panels)
-        if tasks < threads and a_in_place and b_in_place:
-            row_panels = _balanced(all_rows, row_panels, threads)
+        most, in_place = (row_panels, column_panels), (a_in_place, b_in_place)
+        row_panels, column_panels = cut_for_threads((rows, columns), contracted, most, kc, batches, threads, in_place)
     column_panels = min(all_columns, -(-column_panels // at_once) * at_once)
     last = 0
     if all_columns <= _OWN_LAST:
@@ -557,8 +543,6 @@ def _blocked(
     )
 
 
-_TASK_FLOPS = 250_000
-"""Work of a task at least, where threads have one each: it fills tables of its own."""
 _OWN_LAST = 4
 """Column panels that are so few that the last one is worth a tile of its size."""
 _SWEPT = 64
@@ -576,22 +560,3 @@ def _even(total: int, most: int, lanes: int) -> int:
     blocks = -(-total // most)
     kc = -(-total // blocks)
     return kc if blocks == 1 else -(-kc // lanes) * lanes
-
-
-def _least_panels(columns: Panels, panels: int, threads: int) -> int:
-    """Column panels of a chunk at least that `turning` packs: it transposes whole strips, of which a chunk uses parts
-    at both ends, and every chunk of rows packs them anew."""
-    strip = strip_columns(columns)
-    some = min(4 * strip, max(strip, panels * columns.width // threads))
-    return -(-some // columns.width)
-
-
-def _share(parts: int, threads: int) -> float:
-    """How much of the time threads work that share so many equal parts."""
-    return parts / (-(-parts // threads) * threads)
-
-
-def _balanced(panels: int, most: int, threads: int) -> int:
-    """Panels per chunk, at most so many, such that the chunks divide among the threads as evenly as can be."""
-    rounds = max(1, -(-panels // (most * threads)))
-    return max(1, -(-panels // (rounds * threads)))

@@ -10,7 +10,6 @@ Figures were chosen by measurement. Source: own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 from tileweave.backends.cpu.gemm.panels import Contracted
@@ -120,31 +119,12 @@ def _tile_time(rows: int, vectors: int) -> float:
 # ---- operands in place ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class InPlace:
-    """How a product is cut whose row operand is read in place; the vector operand is packed, panel by panel.
-
-    Args:
-        products: per block, at most.
-        chunk: rows and columns of a chunk, at most.
-    """
-
-    products: int
-    chunk: tuple[int, int]
-
-
 _LEAST_PRODUCTS, _LEAST_EXTENT = 192, 97
-"""With fewer of either, other rules read operands in place where that pays."""
+"""Of paired elements, beside those whose row operand is packed."""
 PLACES = 4096
 """Lines of the first cache that are so far apart compete for its ways."""
 BLOCK_BYTES = 2048
 """Of one row or column in a block of K."""
-_CHUNK_SHARE, _CHUNK_COLUMNS = 0.6, 128
-"""Of the second cache, what the rows of a chunk take while column panels pass by them; and the columns of a chunk.
-
-The vector operand is read once per chunk of rows, from beyond that cache: 300 x 1000 x 1000 runs at 68 GFLOP/s with 96
-rows, at 89 with all.
-"""
 
 
 def spreads(dims: tuple[Mode, ...], operand: int) -> bool:
@@ -159,36 +139,31 @@ def may_read_in_place(contracted: Contracted, operand: Element, sums: Element) -
     return (held and groups) or operand == sums
 
 
-def read_in_place(
+def paired_in_place(
     target: Target,
     free_dims: tuple[tuple[Mode, ...], tuple[Mode, ...]],
     contracted: Contracted,
-    operands: tuple[Element, Element],
+    operand: Element,
     sums: Element,
-) -> InPlace | None:
-    """How a product is cut if its operands are better not packed, or None.
+) -> int:
+    """Products of a block where the row operand of paired elements is read in place; else 0.
+
+    The vector operand is packed, a panel at a time, which stays in the first cache.
 
     Args:
         target: the processor.
         free_dims: axes of the rows and of the columns, with strides (operand, output).
         contracted: the summed axes.
-        operands: types of the row and of the vector operand.
+        operand: the type of the row operand.
         sums: the type of the output.
     """
     rows, columns = free_dims
-    width, total = operands[0].width_bytes, contracted.total
-    if not len(rows) == len(columns) == len(contracted.dims) == 1 or total < _LEAST_PRODUCTS:
-        return None  # with several axes a side, addresses come from tables, which packing reads once and tiles always
+    width, total = operand.width_bytes, contracted.total
+    single = contracted.paired and len(rows) == len(columns) == len(contracted.dims) == 1
+    if not single or total < _LEAST_PRODUCTS:
+        return 0  # with several axes a side, addresses come from tables, which packing reads once and tiles always
     dense = contracted.dense(0, width) and columns[0].strides[1] == sums.width_bytes
-    extents = rows[0].extent, columns[0].extent
-    if not dense or min(extents) < _LEAST_EXTENT or not may_read_in_place(contracted, operands[0], sums):
-        return None
-    if contracted.paired:
-        in_l1 = target.l1_bytes * 2 // 3 // (4 * target.lanes(sums.width_bytes) * width)
-        return InPlace(in_l1, (extents[0], 1)) if extents[0] * total * width <= target.l2_bytes else None
-    if not sums.floating or operands != (sums, sums) or columns[0].strides[0] != width:
-        return None
-    fits = max(extents) * total * width <= 4 * target.l2_bytes and rows[0].strides[0] % PLACES != 0
-    products = BLOCK_BYTES // width
-    room = int(target.l2_bytes * _CHUNK_SHARE) // (min(total, products) * width)
-    return InPlace(products, (room, _CHUNK_COLUMNS)) if fits else None
+    few = min(rows[0].extent, columns[0].extent) < _LEAST_EXTENT or rows[0].extent * total * width > target.l2_bytes
+    if not dense or few or not may_read_in_place(contracted, operand, sums):
+        return 0
+    return target.l1_bytes * 2 // 3 // (4 * target.lanes(sums.width_bytes) * width)
