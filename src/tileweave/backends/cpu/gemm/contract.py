@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.gemm.block import BlockWriter
-from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, axes_of, tile_of, with_sizes
+from tileweave.backends.cpu.gemm.blocking import PARALLEL_WORK, ProductBlocking, axes_of, tile_of, with_sizes
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.gemm.tiny import emit_straight, straight
 from tileweave.backends.cpu.llvm.elements import Element, convert
@@ -82,7 +82,7 @@ def emit_contraction(
     """
     decided = block_product(as_numbers(op), elements, target, threads, settings)
     if module.sizes is None and not start and straight(decided):
-        several = threads > 1 and decided.flops >= PARALLEL_FLOPS
+        several = threads > 1 and decided.work >= PARALLEL_WORK
         how = emit_straight(module, target, name, PARAMETERS, op, decided, parallel=several)
         return (*decided.explain(names), how)
     block = BlockWriter(module, target, name, op, decided, start)
@@ -334,7 +334,7 @@ class _Emitter:
         def one(index: Value, _: list[str]) -> None:
             f.call(name, f"ptr {frame}", f"i64 {index}", "i64 %thread")
 
-        several = f.both(f.above(self.cut.flops, PARALLEL_FLOPS - 1), f.above(count, 1)) if self.parallel else 0
+        several = f.both(f.above(self.cut.work, PARALLEL_WORK - 1), f.above(count, 1)) if self.parallel else 0
         f.when(several, lambda: run_tasks(f, name, frame, count), lambda: f.loop(0, count, one))
 
 

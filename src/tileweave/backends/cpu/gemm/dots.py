@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from tileweave.backends.cpu.gemm import sides
-from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom
+from tileweave.backends.cpu.gemm.blocking import PARALLEL_WORK, ProductBlocking, ReadFrom
 from tileweave.backends.cpu.gemm.panels import Panels
 from tileweave.backends.cpu.gemm.sides import VECTORS
 from tileweave.backends.cpu.gemm.tile import tile_cycles
@@ -91,7 +91,7 @@ def cut_dots(c: ProductBlocking, target: Target, threads: int) -> ProductBlockin
     wide = replace(columns, width=nr, lanes=1 << (nr - 1).bit_length())
     tall = replace(rows, width=mr, lanes=1)
     row_panels, column_panels = tall.panels, wide.panels
-    if threads > 1 and c.flops > PARALLEL_FLOPS and c.batches < 4 * threads:
+    if threads > 1 and c.work >= PARALLEL_WORK and c.batches < 4 * threads:
         # the side with many is shared: each thread reads the few once, and its own part of the matrix alone
         parts = -(-4 * threads // c.batches)
         if m <= _FEW_ROWS:
@@ -131,7 +131,7 @@ def _tiles_faster(c: ProductBlocking, target: Target, lanes: int, height: int) -
 def _cut_sweep(c: ProductBlocking, lanes: int, threads: int) -> ProductBlocking:
     """A vector times a matrix that is dense along its rows: each thread takes some columns of it."""
     wide = replace(c.columns, width=_SWEEP * lanes, lanes=lanes)
-    parts = threads if threads > 1 and c.flops > PARALLEL_FLOPS and c.batches < 4 * threads else 1
+    parts = threads if threads > 1 and c.work >= PARALLEL_WORK and c.batches < 4 * threads else 1
     panels = -(-wide.panels // parts)
     a, b = ReadFrom.IN_PLACE, ReadFrom.SWEPT
     return replace(c, columns=wide, kc=c.contracted.total, row_panels=1, column_panels=panels, a=a, b=b, keep_a=False)

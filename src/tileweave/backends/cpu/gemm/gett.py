@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tileweave.backends.cpu.gemm.blocking import PARALLEL_FLOPS, ProductBlocking, ReadFrom, lies_in_panels
+from tileweave.backends.cpu.gemm.blocking import PARALLEL_WORK, ProductBlocking, ReadFrom, lies_in_panels, work_of
 from tileweave.backends.cpu.gemm.dots import cut_dots
 from tileweave.backends.cpu.gemm.packing.turning import turns
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
@@ -110,7 +110,7 @@ def cut_product(
     total = contracted.total
     work = 2 * n_rows * n_columns * total
     # the tile is chosen for the threads only where no sum depends on it: results must not differ with their number
-    few = not batch and n_rows <= _FEW_ROWS and PARALLEL_FLOPS < work < _SWEPT_FLOPS
+    few = not batch and n_rows <= _FEW_ROWS and PARALLEL_WORK < work < _SWEPT_FLOPS
     # all columns in one panel, or products so few that a row is better written in long runs; where masks cost nothing
     three = n_columns <= 3 * lanes or total <= _FEW_PRODUCTS
     three = (three and target.masks_stores) or n_columns == 3 * lanes
@@ -517,7 +517,7 @@ def _blocked(
         row_panels = min(all_rows, max(1, (8 << 20) // (kc * rows.width * width)))
         if threads > 1:
             column_panels = balanced(all_columns, column_panels, threads)
-    elif threads > 1 and work > PARALLEL_FLOPS:
+    elif threads > 1 and work_of(rows, columns, contracted, batches) >= PARALLEL_WORK:
         most, in_place = (row_panels, column_panels), (a_in_place, b_in_place)
         row_panels, column_panels = cut_for_threads((rows, columns), contracted, most, kc, batches, threads, in_place)
     column_panels = min(all_columns, -(-column_panels // at_once) * at_once)
