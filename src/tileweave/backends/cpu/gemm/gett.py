@@ -15,14 +15,16 @@ from tileweave.backends.cpu.gemm.blocking import PARALLEL_WORK, ProductBlocking,
 from tileweave.backends.cpu.gemm.dots import cut_dots
 from tileweave.backends.cpu.gemm.packing.turning import turns
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
-from tileweave.backends.cpu.gemm.sharing import balanced, cut_for_threads, share
 from tileweave.backends.cpu.gemm.sides import ACROSS_PRODUCTS, VECTORS, dense_in, lanes_of, runs_across, side_dims
 from tileweave.backends.cpu.gemm.tile import (
     BLOCK_BYTES,
     PLACES,
+    balanced,
     choose_tile,
+    cut_for_threads,
     halves,
     paired_in_place,
+    share,
     spreads,
     vector_registers,
 )
