@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tileweave.backends.base import backends
 from tileweave.backends.host import available_threads
 from tileweave.errors import RunError
 from tileweave.runtime.ray.watchdog import Watchdog, clear, end, family, naming
@@ -130,7 +131,10 @@ def connect(threads: int | None = None, address: str | None = None) -> RaySessio
                 _OPEN = _start(ray, threads or available_threads())
         if _OPEN.own:
             watch(services=_started())
-            ray.get(ray.remote(_nothing).remote())  # the first task of a process asks the control service for more
+            # The first task of a process asks the control service for more. All workers of the cluster load what they
+            # need now, side by side, not each with its first unit; one that has done so is enough to go on.
+            first, *_ = ray.wait([ray.remote(_made_ready).remote() for _ in range(_OPEN.cores)])
+            ray.get(first)
     except BaseException:
         shutdown()
         raise
@@ -163,8 +167,9 @@ ACTION_BYTES = 1 << 10
 """More than a C library's `struct sigaction` takes."""
 
 
-def _nothing() -> None:
-    """In a worker."""
+def _made_ready() -> None:
+    """In a worker, which has loaded this package to find the function: the kernels' backend is loaded too."""
+    backends()
 
 
 def watch(**state: Any) -> None:
