@@ -93,6 +93,23 @@ def test_plan_stops_where_a_program_reads_what_no_plan_writes(folder, capsys):
     assert "FileNotFoundError" in capsys.readouterr().err
 
 
+def test_plan_leaves_no_folder_that_a_program_makes_for_its_files(folder, capsys):
+    """One that was there before stays, and so does one that holds anything."""
+    Path("makes.py").write_text(
+        "import numpy as np, tileweave as tw\nfrom pathlib import Path\n"
+        "for name in ('new', 'old', 'used'):\n"
+        "    Path(name).mkdir(exist_ok=True)\n"
+        "    Path('used', 'note').write_text('') if name == 'used' else None\n"
+        "    tw.run(tw.sink(tw.source(np.ones(4)) * 2, Path(name, 'made.npy')))\n"
+    )
+    Path("old").mkdir()
+    os.utime("old", (1e9, 1e9))
+    assert main(["plan", "makes.py"]) == 0
+    assert [Path(name).exists() for name in ("new", "old", "used/note")] == [False, True, True]
+    assert main(["run", "makes.py"]) == 0
+    assert np.load("new/made.npy").tolist() == [2, 2, 2, 2]
+
+
 def test_plan_refuses_a_budget_that_nothing_meets(folder, capsys):
     assert main(["plan", "program.py", "--memory", "10"]) == 1
     err = capsys.readouterr().err

@@ -118,5 +118,9 @@ def _seconds(
 ) -> float:
     one = machines.machines[machine]
     compute = max(flops / one.flops_per_second, touched / one.bytes_per_second) / EFFICIENCY
-    transfer = moved / machines.link_bytes_per_second + messages * machines.link_seconds
+    transfer = (
+        moved / machines.link_bytes_per_second
+        + messages * machines.link_seconds
+        + machines.exchange_seconds * (messages > 0)
+    )
     return machines.task_seconds + compute + transfer + stored / machines.storage_bytes_per_second

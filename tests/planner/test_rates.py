@@ -75,10 +75,26 @@ def test_functions_are_counted_wherever_they_are_fused():
     ):
         for fuse in (True, False):
             plan = tw.plan(tensor, fuse=fuse)
-            rows = 2 * 64 * ROW_FUNCTIONS * any(step.name == "rows" for step in plan.steps)
-            assert sum(load.functions.sum() for load in simulate(plan).loads) == count + rows
-            assert not rows or (fuse and count == 64 * 32)
+            rows = 2 * 64 * ROW_FUNCTIONS * any(step.name in ("rows", "max") for step in plan.steps)
+            assert sum(load.functions.sum() for load in simulate(plan).loads) == pytest.approx(count + rows)
+            assert not rows or count == 64 * 32
     assert "rows" in [step.name for step in tw.plan(g.softmax(x)).steps]
+
+
+def test_values_of_rows_count_as_functions_where_a_row_lies_along_memory():
+    """Rows of a few elements cost a function per element, longer ones as many as a row in a kernel of rows."""
+    for shape, axis, count in (
+        ((50, 4), 1, 50 * 4),
+        ((50, 64), 1, 50 * ROW_FUNCTIONS),
+        ((50, 64), 0, 0),
+        ((5, 6, 2), (1, 2), 5 * 12),
+        ((5, 6, 2), 1, 0),
+        ((50, 64, 1), 1, 50 * ROW_FUNCTIONS),
+        ((50, 1), 1, 0),
+    ):
+        for reduction in (g.sum, g.max):
+            plan = make_plan(g.Graph.of(reduction(source(shape, "x"), axis)), Machines((ONE,)), decide)
+            assert sum(load.functions.sum() for load in Loads().of(plan)) == pytest.approx(count), (shape, axis)
 
 
 def test_an_operand_across_the_others_is_told_from_one_along_them():

@@ -41,6 +41,7 @@ def test_each_node_of_a_running_cluster_is_measured():
     assert found.storage == "shared" and 1e-6 < found.link_seconds < 1 and found.link_bytes_per_second > 1e6
     assert found.task_seconds > 1e-5  # far more than a task of this process
     assert 1e6 < found.driver_bytes_per_second < 1e13 and 0 <= found.run_seconds < 10
+    assert 0 <= found.exchange_seconds < 1
     assert machines(found) == found
 
 
@@ -76,6 +77,7 @@ def test_descriptions_read_back_whatever_they_say(tmp_path):
             made,
             machines=(one, *made.machines[1:]),
             link_seconds=float(rng.uniform(1e-9, 1)) if case % 4 else 0.0,
+            exchange_seconds=float(rng.uniform(1e-9, 1)) if case % 3 else 0.0,
             open_seconds=float(case % 2),
             run_seconds=float(case % 2),
             call_seconds=float(rng.uniform(1e-9, 1)),

@@ -9,6 +9,7 @@ import os
 import runpy
 import select
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from tileweave.cli.files import check_new, draw, write_whole
 from tileweave.cli.model import run_model
 from tileweave.cli.planning import Planning, difference, write_plans
 from tileweave.errors import PlanError, RunError, StorageError, TileweaveError
+from tileweave.graph import FileTarget
 from tileweave.planner import Machines, Plan, machines, with_margins
 from tileweave.planner.show.document import documents
 from tileweave.runtime.events import Listener
@@ -119,11 +121,12 @@ def plan_program(options: argparse.Namespace) -> int:
     planning = Planning(options)
     before = documents(options.diff, "--diff") if options.diff else []
     settings = Session(machines=chosen_machines(options), planned=planned, choosing=planning.choose, kept=planning.kept)
-    out, sys.stdout = sys.stdout, sys.stderr if options.json else sys.stdout
+    out, sys.stdout, began = sys.stdout, sys.stderr if options.json else sys.stdout, time.time()
     try:
         status = execute(options, settings)
     finally:
         sys.stdout = out
+        _remove_folders(plans, began)
     if not plans and status == 0:
         raise nothing_runs("tileweave plan", options.program)
     _keep(options, plans)
@@ -144,6 +147,20 @@ def plan_program(options: argparse.Namespace) -> int:
     if status == 0:  # what a program that failed would have made later, nobody knows
         planning.check()
     return status
+
+
+def _remove_folders(plans: Sequence[Plan], began: float) -> None:
+    """Removes the empty folders that a program has made for files that it would have written, had it run."""
+    for target in {sink.target for plan in plans for sink in plan.graph.sinks}:
+        if isinstance(target, FileTarget) and "://" not in target.path:
+            folder = Path(target.path).parent
+            with contextlib.suppress(OSError):  # it does not exist, or holds something
+                if folder.stat().st_mtime > began - CLOCK_SECONDS:
+                    folder.rmdir()
+
+
+CLOCK_SECONDS = 0.1
+"""How much later than files say the system's clock may be; a folder that was there before is older than that."""
 
 
 def nothing_runs(asked: str, program: str) -> PlanError:

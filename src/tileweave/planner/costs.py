@@ -291,7 +291,8 @@ def crossed_inputs(operation: Operation, terms_of: Callable[[Tensor], Sequence[T
 
 ROW_FUNCTIONS = 12.0
 """What a value of a whole row costs beside the row's elements, in functions: the lanes of a vector are put together,
-and what follows waits for it."""
+and what follows waits for it. Of a reduction alone, rows of fewer elements cost a function each: several are formed in
+the lanes of one vector."""
 
 
 def arithmetic(operation: Operation) -> tuple[float, float]:
@@ -300,7 +301,20 @@ def arithmetic(operation: Operation) -> tuple[float, float]:
     flops, functions = (costs.get(name, 0.0) for name in ("flops", "functions"))
     if operation.operator == "rows":
         functions += ROW_FUNCTIONS * sum(name in REDUCTIONS for name, _, _ in operation.parameter("program"))
+    elif operation.operator in REDUCTIONS:
+        row = _row(operation)
+        functions += min(ROW_FUNCTIONS, row) / row if row > 1 else 0.0
     return flops, functions
+
+
+def _row(operation: Operation) -> int:
+    """How many neighbours in memory a reduction makes one value of, where its operand lies as it is; else 1."""
+    reduced, out = {dim for dim, _ in operation.signature.reductions} if operation.signature is not None else set(), 1
+    for dim, extent in reversed(list(enumerate(operation.index.shape))):
+        if extent > 1 and dim not in reduced:
+            break
+        out *= extent
+    return out
 
 
 def in_files(source: Source | None) -> bool:

@@ -15,6 +15,7 @@ be written in a TOML file::
     [link]
     bytes_per_second = 1.25e9  # between any two machines, per machine
     seconds = 100e-6           # per message
+    exchange_seconds = 5e-3    # of a step that waits for blocks of other machines, however many
     driver_bytes_per_second = 3e9  # of a cluster: between all machines and the program whose arrays it computes on
 
     [storage]
@@ -199,6 +200,7 @@ class Machines:
         run_seconds: of a run, whatever it computes.
         driver_bytes_per_second: of arrays of the process that runs the plan, on their way to machines and back, to one
             after the other; None: each machine has them over its own link.
+        exchange_seconds: of a step on a machine that waits for blocks of others, however many.
         groups: links that several machines share, the outermost first.
         storage: whether all machines see the same files.
     """
@@ -216,6 +218,7 @@ class Machines:
     call_seconds: float = 1e-6
     run_seconds: float = 0.0
     driver_bytes_per_second: float | None = None
+    exchange_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         names = [machine.name for machine in self.machines]
@@ -239,6 +242,10 @@ class Machines:
         """The numbers of the machines as shards fill them: the largest memory first, as given among equals."""
         sizes = [-machine.memory_bytes for machine in self.machines]
         return tuple(sorted(range(len(sizes)), key=sizes.__getitem__))
+
+    def waited_seconds(self, messages: Any) -> Any:
+        """What messages to a step on a machine take, beside their bytes; of numbers, or of arrays of them."""
+        return messages * self.link_seconds + (messages > 0) * self.exchange_seconds
 
     def read_bytes_per_second(self, stored: int) -> float:
         """Of sources in files of so many bytes: files that take less than half of a machine's memory are taken to be in
@@ -427,6 +434,7 @@ _TABLES = {
     "link": {
         "bytes_per_second": "link_bytes_per_second",
         "seconds": "link_seconds",
+        "exchange_seconds": "exchange_seconds",
         "driver_bytes_per_second": "driver_bytes_per_second",
     },
     "storage": {

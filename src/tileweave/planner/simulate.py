@@ -213,7 +213,7 @@ def _timeline(
             opening = opened.first(step, load) * machines.open_seconds
             free, disk_free = free + opening, disk_free + opening
         crosses = load.moved + load.carried if count > 1 and not machines.driver_bytes_per_second else load.moved
-        transfer = crosses / rates.link + load.messages * machines.link_seconds
+        transfer = crosses / rates.link + machines.waited_seconds(load.messages)
         arrive = np.where(transfer > 0, np.maximum(ready, link_free), ready)
         arrived = arrive + transfer
         for group in groups:

@@ -42,6 +42,8 @@ LEAST_WORKING_SET = 1 << 16
 CROSSED = 500
 """Rows and columns of arrays that are read across; no power of two, whose columns would share a cache's set."""
 CALLS = 32
+EXCHANGES = 8
+"""Steps by which is measured what it takes when each of two machines waits for a block of the other."""
 TASKS = 500
 WAIT_SECONDS = 120
 """How long a node of a cluster may take to answer."""
@@ -255,6 +257,17 @@ def _cluster(address: str | None, folder: str | None, seconds: float) -> Machine
         shared = len(nodes) == 1 or all(answer([on(node, os.path.exists, str(path)) for node in nodes]))
         answer(on(ends[0], _remove, str(path)))
     task = _best(lambda: answer(on(nodes[0], _payload, 1)), seconds / 4)
+    bandwidth = BYTES / max(link - latency, 1e-9)
+
+    def exchanged(count: int) -> None:
+        """Two machines, each of which needs its own block and the other's for its next."""
+        a, b = (on(end, _payload, SMALL // 8) for end in ends)
+        for _ in range(count):
+            a, b = on(ends[0], _payload, SMALL // 8, a, b), on(ends[1], _payload, SMALL // 8, b, a)
+        answer([a, b])
+
+    none, some = (_best(partial(exchanged, count), seconds / 4) for count in (0, EXCHANGES))
+    exchange = (some - none) / EXCHANGES - task - latency - SMALL / bandwidth
     run, driver = _runs(max(2, len(nodes)), address_in_use(address), seconds / 2)
     names = [f"{host.machines[0].name}-{k}" for k, host in enumerate(hosts)]
     share = 1 / max(1, len(hosts)) if len({host.machines[0].name for host in hosts}) == 1 else 1.0
@@ -264,7 +277,7 @@ def _cluster(address: str | None, folder: str | None, seconds: float) -> Machine
         found.append(replace(one, name=name, memory_bytes=int(one.memory_bytes * share)))
     return Machines(
         tuple(found),
-        BYTES / max(link - latency, 1e-9),
+        bandwidth,
         latency,
         min(host.storage_bytes_per_second for host in hosts),
         task,
@@ -274,6 +287,7 @@ def _cluster(address: str | None, folder: str | None, seconds: float) -> Machine
         store_seconds=max(host.store_seconds for host in hosts),
         run_seconds=max(run - task, 0.0),
         driver_bytes_per_second=driver,
+        exchange_seconds=max(exchange, 0.0),
     )
 
 
@@ -289,7 +303,7 @@ def _runs(count: int, address: str | None, seconds: float) -> tuple[float, float
     return small, 2 * (BYTES - SMALL) / max(large - small, large / 4)
 
 
-def _payload(size: int) -> np.ndarray[Any, Any]:
+def _payload(size: int, *blocks: Any) -> np.ndarray[Any, Any]:
     return np.ones(size)
 
 

@@ -208,7 +208,7 @@ class Tables:
         compute = self.rates.kernel_seconds(node.outputs[0][1].dtype, flops, functions, touched, crossed)
         busy = (points > 0) * machines.task_seconds * (1 + offer.partial[:, None])
         crossing = moved + carried if self.count > 1 else moved
-        transfer = crossing / self.rates.link + messages * machines.link_seconds
+        transfer = crossing / self.rates.link + machines.waited_seconds(messages)
         serving = served / min(self.rates.read, float(self.rates.link.max()))
         seconds = busy + compute + np.maximum(transfer, serving) + stored / self.rates.read
         found = (seconds.max(-1), moved.max(-1), moved.sum(-1) * self.scale, held.max(-1))
@@ -244,7 +244,7 @@ class Tables:
             for term in terms:
                 got = arrival(term, lifted, held)
                 moved, messages = moved + got.moved, messages + got.messages
-            seconds = (moved / self.rates.link + messages * self.machines.link_seconds).max(-1)
+            seconds = (moved / self.rates.link + self.machines.waited_seconds(messages)).max(-1)
             shape = (len(mine.choices), len(made.choices))
             total = moved.sum(-1) * self.scale
             full = [np.broadcast_to(x, shape) for x in (seconds, moved.max(-1), total, np.zeros(()))]

@@ -352,7 +352,8 @@ class ClusterRun:
         if where not in self.values:
             region = self.sources[number](where[1])
             small = region.nbytes <= DIRECT_BYTES
-            self.values[where] = np.array(region) if small else self.ray.put(region)
+            # what is not contiguous would be written out and copied twice on its way
+            self.values[where] = np.array(region) if small else self.ray.put(np.ascontiguousarray(region))
         value = self.values[where]
         if where[0] < 0:
             self.uses[where] -= 1
