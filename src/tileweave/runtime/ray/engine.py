@@ -57,6 +57,8 @@ WAIT_SECONDS = 1.0
 """How long the driver waits for a unit before it looks whether the cluster still answers."""
 LOST_SECONDS = 4.0
 """A control service that has not answered for so long is gone. Ray itself would end this process after a minute."""
+NODELESS_SECONDS = 60.0
+"""How long a cluster may have no node that is able to compute a unit: one may come."""
 DIRECT_BYTES = 1 << 16
 """Source regions up to this size travel with the task; larger ones go through the object store."""
 
@@ -196,7 +198,8 @@ class ClusterRun:
         self.done = [False] * len(self.units)
         self.tasks_done = 0
         self.begin = time.time()
-        self.looked = self.answered = time.monotonic()  # when the cluster was asked last, and when it answered
+        self.cores = max(map(self._threads, self.units), default=1)
+        self.looked = self.answered = self.able = time.monotonic()  # when the cluster was asked, answered, had a node
         self.promised = [0] * len(self.limits)
         self.held = list(self.promised)
         self.peaks = list(self.promised)
@@ -362,23 +365,35 @@ class ClusterRun:
         return value
 
     def _next(self) -> Any:
-        """The note of a unit that is done.
+        """The note of a unit that is done."""
+        return self._first(list(self.flying))
+
+    def _first(self, references: Sequence[Any]) -> Any:
+        """The first that is there.
 
         Raises:
-            RunError: the cluster does not answer any more.
+            RunError: the cluster does not answer any more, or has no node that computes.
         """
         while True:
-            ready, _ = self.ray.wait(list(self.flying), num_returns=1, timeout=WAIT_SECONDS)
+            ready, _ = self.ray.wait(references, num_returns=1, timeout=WAIT_SECONDS)
             now = time.monotonic()
             if now - self.looked >= WAIT_SECONDS:
-                self.looked = now
-                self.answered = now if self.session.answers() else self.answered
-                patience = 0.0 if self.session.own else LOST_SECONDS  # that a process of ours has ended is certain
-                if now - self.answered > patience:
-                    where = ":".join(map(str, self.session.control))
-                    raise RunError("run(plan, runtime='ray')", f"the cluster at {where} is gone; no sink was written")
+                self._look(now)
             if ready:
                 return ready[0]
+
+    def _look(self, now: float) -> None:
+        """Looks whether the cluster still answers and computes."""
+        self.looked, where = now, ":".join(map(str, self.session.control))
+        self.answered = now if self.session.answers() else self.answered
+        patience = 0.0 if self.session.own else LOST_SECONDS  # that a process of ours has ended is certain
+        if now - self.answered > patience:
+            raise RunError("run(plan, runtime='ray')", f"the cluster at {where} is gone; no sink was written")
+        if self.answered < now or self.session.own or self.session.has_cores(self.cores):
+            self.able = now
+        elif now - self.able > NODELESS_SECONDS:
+            problem = f"the cluster at {where} has no node of {self.cores} cores any more; no sink was written"
+            raise RunError("run(plan, runtime='ray')", problem, legal="a cluster with a node that lives")
 
     def _finish_one(self) -> None:
         note = self._next()
@@ -417,7 +432,7 @@ class ClusterRun:
                 if -1 - where[0] in self.readable:
                     return self.sources[-1 - where[0]](where[1])
                 value = self._argument(where, node)
-                arrays[piece.task] = value if isinstance(value, np.ndarray) else self.ray.get(value)
+                arrays[piece.task] = value if isinstance(value, np.ndarray) else self.ray.get(self._first([value]))
             return arrays[piece.task]
 
         began, taken = time.time(), Taken()

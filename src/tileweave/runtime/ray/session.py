@@ -89,6 +89,10 @@ class RaySession:
             return False
         return True
 
+    def has_cores(self, count: int) -> bool:
+        """Whether a node lives that has so many cores: Ray waits without end for one to come."""
+        return any(node["Alive"] and node["Resources"].get("CPU", 0) >= count for node in load().nodes())
+
 
 _OPEN: RaySession | None = None
 _WATCHDOG: Watchdog | None = None
@@ -133,8 +137,11 @@ def connect(threads: int | None = None, address: str | None = None) -> RaySessio
             watch(services=_started())
             # The first task of a process asks the control service for more. All workers of the cluster load what they
             # need now, side by side, not each with its first unit; one that has done so is enough to go on.
-            first, *_ = ray.wait([ray.remote(_made_ready).remote() for _ in range(_OPEN.cores)])
-            ray.get(first)
+            ready, _ = ray.wait([ray.remote(_made_ready).remote() for _ in range(_OPEN.cores)], timeout=READY_SECONDS)
+            if not ready:
+                problem = f"no worker of the local cluster has started in {READY_SECONDS:.0f} s"
+                raise RunError("run(plan, runtime='ray')", problem, legal="a less busy machine")
+            ray.get(ready)
     except BaseException:
         shutdown()
         raise
@@ -165,6 +172,10 @@ def _own_handler() -> Iterator[None]:
 
 ACTION_BYTES = 1 << 10
 """More than a C library's `struct sigaction` takes."""
+
+
+READY_SECONDS = 120.0
+"""How long the first worker of a local cluster may take to start and to load this package."""
 
 
 def _made_ready() -> None:
