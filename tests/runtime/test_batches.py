@@ -70,6 +70,7 @@ def test_random_plans_in_columns_compute_what_the_graph_means(monkeypatch: pytes
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_many_random_plans_in_columns_compute_what_the_graph_means(monkeypatch: pytest.MonkeyPatch) -> None:
     print("seed", SEED + 100)
     found, kernels = of_random(range(SEED + 100, SEED + 400), monkeypatch)

@@ -76,6 +76,7 @@ def test_random_plans_are_told_task_by_task(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_many_random_plans_are_told_task_by_task(monkeypatch: pytest.MonkeyPatch) -> None:
     print("seed", SEED + 100)
     assert of_random(range(SEED + 100, SEED + 400), monkeypatch) > 150

@@ -64,6 +64,7 @@ def test_any_plan_of_any_graph_computes_what_the_graph_means(dtype: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 def test_many_plans_of_many_graphs(dtype: str) -> None:
     assert sum(tasks_of_random(seed, dtype, threads=1 + seed % 3) for seed in range(1000, 1300)) > 3000

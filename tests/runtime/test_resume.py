@@ -476,7 +476,7 @@ def test_killed_drivers_are_gone_on_with(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("suffix", ["npy", "zarr", "h5", "npz", "arrow", "stored-zarr"])
 def test_drivers_killed_at_many_moments_are_gone_on_with(tmp_path: Path, suffix: str) -> None:
     for number in range(5):

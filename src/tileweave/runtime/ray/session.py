@@ -430,7 +430,10 @@ def close() -> None:
     global _OPEN
     session, _OPEN = _OPEN, None
     if session is not None and (session.own or session.address is not None):
-        known = family(process for ids in _started().values() for process in ids) if session.own else {}
+        services = _started() if session.own else {}
+        known = family(process for ids in services.values() for process in ids)
+        if session.own and _dead():  # others wait for it, and Ray for them; without a raylet Ray aborts this process
+            end(family(process for name, ids in services.items() if name != "raylet" for process in ids))
         load().shutdown()
         end(known)  # a service that was killed has not ended its own
     _clear_scratch()
