@@ -150,12 +150,15 @@ def test_multiples_of_a_right_angle_are_exact_enough(name, dtype):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", ["FP32", "FP64"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_vectors_and_single_elements_agree(name):
-    x = arguments("FP32", 60, name)
+def test_vectors_and_single_elements_agree(name, dtype):
+    x = arguments(dtype, 60, name)
     whole = compiled(name, x, out=np.empty_like(x))
     for k in range(0, len(x), 7):
-        np.testing.assert_array_equal(compiled(name, x[k : k + 1].copy(), out=np.empty(1, "f4")), whole[k : k + 1])
+        for count in (1, 2, 3):
+            some = x[k : k + count].copy()
+            np.testing.assert_array_equal(compiled(name, some, out=np.empty_like(some)), whole[k : k + count])
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -275,3 +275,5 @@ def _row(
     elif size > 1:
         vector_of(0, [])
     vector_of(last, [])
+    if ahead is not None:  # another row may have nothing behind it in the line where it ends
+        vectors.prefetch(g, g.at(g.at(out, g.mul(g.sub(length, 1), width)), ahead[1]), write=True)

@@ -239,7 +239,10 @@ def _rows(here: PlacesCode, updates: _Updates, single: bool) -> None:
     part, group = _groups(here)
     low, high = (g.mul(edge, length) for edge in share(g, extent, parts, part))
     size = g.sub(high, low)
-    moves = g.compare("ne", x, out, "ptr")
+    moves, alone = g.compare("ne", x, out, "ptr"), single and updates.width > 0
+    if alone:  # elements that lie side by side, of which a task has whole blocks
+        length = str(updates.width)
+        dimensions = [*dimensions[:-1], (*dimensions[-1][:2], length)]
 
     def block(number: Value, carry: list[str]) -> list[Value]:
         begin = g.mul(number, block_bytes)
@@ -249,7 +252,9 @@ def _rows(here: PlacesCode, updates: _Updates, single: bool) -> None:
 
         def one(index: Value, carry: list[str]) -> list[Value]:
             offset, outside = here.offset(g.at(places, g.mul(index, here.bytes)), dimensions)
-            mine = g.both(g.compare("ult", g.sub(offset, low), size), g.compare("eq", outside, 0))
+            mine: Value = g.compare("eq", outside, 0)
+            if not alone:
+                mine = g.both(g.compare("ult", g.sub(offset, low), size), mine)
             g.when(mine, lambda: updates.row(g.at(into, offset), g.at(own, g.mul(index, length)), length, single))
             return [g.value(f"or i64 {carry[0]}, {outside}")]
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tileweave.backends.cpu.llvm.elements import splat, vector
@@ -156,6 +156,10 @@ _FORMATS = {
 }
 
 
+_LONG = 8
+"""Coefficients of a polynomial that is formed as two."""
+
+
 @dataclass(frozen=True, slots=True)
 class Floats:
     """Arithmetic on vectors of one floating-point type.
@@ -228,12 +232,20 @@ class Floats:
         self.f.module.declare(name, f"{full} {{}}({full}, {full}, {full})")
         return self.f.value(f"call {full} @{name}({full} {a}, {full} {b}, {full} {c})")
 
-    def polynomial(self, coefficients: Sequence[float], x: str) -> str:
-        """By Horner's rule, the constant coefficient first."""
-        value = self.constant(coefficients[-1])
-        for coefficient in reversed(coefficients[:-1]):
-            value = self.multiply_add(value, x, self.constant(coefficient))
-        return value
+    def polynomial(self, coefficients: Sequence[float], x: str, square: str = "") -> str:
+        """By Horner's rule, the constant coefficient first; a long one as two, of the even and the odd powers.
+
+        The two take as many instructions, beside ``x * x``, which the caller may have, and half as many wait for each
+        other: as many vectors are under way as the processor holds waiting instructions for.
+        """
+        if len(coefficients) < _LONG:
+            value = self.constant(coefficients[-1])
+            for coefficient in reversed(coefficients[:-1]):
+                value = self.multiply_add(value, x, self.constant(coefficient))
+            return value
+        square = square or self.mul(x, x)
+        even, odd = (self.polynomial(coefficients[k::2], square) for k in (0, 1))
+        return self.multiply_add(odd, x, even)
 
     def compare(self, predicate: str, a: str, b: str) -> str:
         """``fcmp``: ``olt``, ``uno``, .."""
@@ -306,7 +318,7 @@ def _reduced(v: Floats, x: str, more: str | None = None) -> _Reduced:
     low = v.multiply_add(n, v.constant(-form.ln2[1]), more) if more else None
     r = v.add(r, low) if low else v.multiply_add(n, v.constant(-form.ln2[1]), r)
     square = v.mul(r, r)
-    return _Reduced(shifted, v.multiply_add(square, v.polynomial(form.exp, r), r))
+    return _Reduced(shifted, v.multiply_add(square, v.polynomial(form.exp, r, square), r))
 
 
 def magic(v: Floats) -> float:
@@ -320,7 +332,12 @@ def _bits_of(v: Floats, number: float) -> int:
     return int.from_bytes(packed, "little")
 
 
-def _scaled(v: Floats, value: str, shifted: str, *, normal: bool = False, alive: str = "") -> str:
+def _scales(v: Floats) -> bool:
+    """Whether the processor scales whole vectors by powers of two."""
+    return v.target.has("avx512f") and v.target.vector_bytes == 64 and v.lanes * (v.sign_bit + 1) == 512
+
+
+def _scaled(v: Floats, value: str, shifted: str, *, normal: bool = False, alive: str = "", steps: int = 1) -> str:
     """``value * 2**n``, rounded once.
 
     Args:
@@ -330,14 +347,15 @@ def _scaled(v: Floats, value: str, shifted: str, *, normal: bool = False, alive:
             exponent.
         normal: whether the result surely is; else n may lead beyond the type's range, in two steps.
         alive: lanes whose results are wanted; the others are zero. Empty: all.
+        steps: n counts as its whole part, and is ``shifted`` less ``magic / steps``.
     """
-    if v.target.has("avx512f") and v.target.vector_bytes == 64 and v.lanes * (v.sign_bit + 1) == 512:
+    if _scales(v):
         name = f"llvm.x86.avx512.mask.scalef.{'ps' if v.type == 'float' else 'pd'}.512"
         mask = f"i{max(v.lanes, 8)}"
         v.f.module.declare(name, f"{v.full} {{}}({v.full}, {v.full}, {v.full}, {mask}, i32)")
         lanes = v.f.value(f"bitcast <{v.lanes} x i1> {alive} to {mask}") if alive else "-1"
         rest = f"{v.full} zeroinitializer, {mask} {lanes}, i32 4"
-        n = v.sub(shifted, v.constant(magic(v)))
+        n = v.sub(shifted, v.constant(magic(v) / steps))
         return v.f.value(f"call {v.full} @{name}({v.full} {value}, {v.full} {n}, {rest})")
     bits, place = v.bits(shifted), v.format.mantissa
     exponent = v.on_bits("shl", bits, place)
@@ -356,11 +374,57 @@ def _power(v: Floats, exponent: str) -> str:
 
 def exp(v: Floats, x: str) -> str:
     """The exponential."""
+    lanes = v.target.vector_bytes // 8
+    if v.type == "double" and v.lanes < lanes and _scales(Floats(v.f, v.target, v.type, lanes)):
+        return _by_vectors(v, x, lanes, exp)  # so that no bit depends on where an element stands
     low, high = v.format.exp_range
     # zeros are set, not computed: some processors take 150 cycles for a vector with a product too small for its type
     alive = v.compare("uge", x, v.constant(low))
-    parts = _reduced(v, v.select(alive, v.at_most(x, high), v.constant(0.0)))
+    x = v.select(alive, v.at_most(x, high), v.constant(0.0))
+    if v.type == "double" and _scales(v):
+        return _exp_by_steps(v, x, alive)
+    parts = _reduced(v, x)
     return _scaled(v, v.add(parts.expm1, v.constant(1.0)), parts.shifted, alive=alive)
+
+
+def _by_vectors(v: Floats, x: str, lanes: int, function: Callable[[Floats, str], str]) -> str:
+    """A function of vectors of so many lanes, on fewer."""
+    f, w = v.f, Floats(v.f, v.target, v.type, lanes)
+    if v.lanes == 1:
+        found = function(w, f.value(f"insertelement {w.full} zeroinitializer, {v.type} {x}, i32 0"))
+        return f.value(f"extractelement {w.full} {found}, i32 0")
+    there = ", ".join(f"i32 {min(k, v.lanes)}" for k in range(lanes))
+    found = function(w, f.value(f"shufflevector {v.full} {x}, {v.full} zeroinitializer, <{lanes} x i32> <{there}>"))
+    back = ", ".join(f"i32 {k}" for k in range(v.lanes))
+    return f.value(f"shufflevector {w.full} {found}, {w.full} poison, <{v.lanes} x i32> <{back}>")
+
+
+_STEPS = 8
+"""Powers of two between 1 and 2, as many as a register holds."""
+# 2**-58.2 of exp(r), for |r| <= log(2) / 16: of (exp(r) - 1 - r) / r**2
+_EXP_OF_STEPS = (
+    *(0.5000000000000301145216, 0.1666666666666740991997, 0.04166666656928533315797, 0.008333333316465610409604),
+    *(0.001388978360651329472045, 0.000198424748261019793675),
+)
+
+
+def _exp_by_steps(v: Floats, x: str, alive: str) -> str:
+    """``2**n * (1 + expm1)`` as `_reduced`, n being a multiple of 1/8: a short polynomial, and a power from a table.
+
+    It is for processors that look lanes of a register up, and scale by the whole part of a number.
+    """
+    shift = magic(v) / _STEPS
+    shifted = v.multiply_add(x, v.constant(_LOG2_E), v.constant(shift))
+    n = v.sub(shifted, v.constant(shift))
+    r = v.multiply_add(n, v.constant(-v.format.ln2[1]), v.multiply_add(n, v.constant(-v.format.ln2[0]), x))
+    square = v.mul(r, r)
+    expm1 = v.multiply_add(square, v.polynomial(_EXP_OF_STEPS, r), r)
+    powers = ", ".join(f"i64 {_bits_of(v, 2 ** (k / _STEPS))}" for k in range(_STEPS))
+    name = "llvm.x86.avx512.permvar.df.512"  # it looks at the last three bits
+    v.f.module.declare(name, f"{v.full} {{}}({v.full}, {v.whole})")
+    table = f"{v.full} bitcast ({v.whole} <{powers}> to {v.full})"
+    power = v.f.value(f"call {v.full} @{name}({table}, {v.whole} {v.bits(shifted)})")
+    return _scaled(v, v.multiply_add(power, expm1, power), shifted, alive=alive, steps=_STEPS)
 
 
 def sigmoid(v: Floats, x: str) -> str:

@@ -131,8 +131,9 @@ def _plain(stages: tuple[Stage, ...], elements: tuple[Element, ...]) -> bool:
 
 
 _LONG, _SLICE, _RUN = 8192, 1024, 16
-"""Elements of the vectors' axis that one piece takes, without and with a reduction along other axes; elements of such
-an axis that are taken at a time."""
+"""Elements of the vectors' axis that one piece takes: of what is short at each, and of functions of dozens of
+instructions, of which so many keep a thread busy, or with a reduction along other axes; elements of such an axis that
+are taken at a time."""
 _WIDE_BYTES = 64
 """Functions of dozens of instructions take two vectors at once where vectors are narrower than this: their instructions
 alternate, since each waits for the one before, and so many of one vector fill what the processor looks ahead (tanh of a
@@ -208,7 +209,7 @@ class _Chain:
             self.outer = outer if self.near or self.across or self.points.reductions else paged(outer)
         self.piece = 0
         step = self.lanes * self.unroll
-        most = PIECE if self.crossing is not None else _SLICE if self.across else _LONG
+        most = PIECE if self.crossing is not None else _SLICE if self.across or self.heavy else _LONG
         longest = -(-most // step) * step
         if not shape.sums_along and self.along.extent >= 2 * longest and not self.near:
             self.piece = longest
