@@ -18,6 +18,7 @@ import numpy as np
 
 from tileweave.backends.calls import NOWHERE, Apart, CallRow, Calls, Outcome, Point, PointColumns, PythonRow, Wanted
 from tileweave.errors import BackendError
+from tileweave.kept import lock_of_process
 from tileweave.teir.ir.program import Invocation, Program
 
 __all__ = [
@@ -349,7 +350,7 @@ _OF_DEVICES = {"sm_": "tileweave.backends.cuda.offered"}
 _REGISTERED: dict[str, Backend] = {}  # from outside, the last first
 _OUTSIDE: tuple[Backend, ...] = ()
 _LOADED: dict[str, Backend] = {}
-_LOCK = threading.RLock()
+_LOCK = lock_of_process(threading.RLock)
 
 
 def register(backend: Backend) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.errors import BackendError
+from tileweave.kept import lock_of_process
 
 __all__ = [
     "LINE_BYTES",
@@ -233,16 +234,15 @@ LARGE_BUFFER_BYTES = 1 << 25
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 """As malloc.h of the GNU C library has them."""
 _FRUGAL: list[int] = []
-_FRUGAL_TURN = threading.Lock()
+_FRUGAL_TURN = lock_of_process()
 _C_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 if not hasattr(_C_LIBRARY, "gnu_get_libc_version"):
     _C_LIBRARY = None
 
 
 def _after_fork() -> None:
-    """A thread that is gone may hold a lock, and cannot end what it has limited."""
-    global _FRUGAL_TURN
-    arena._lock, _FRUGAL_TURN = threading.RLock(), threading.Lock()
+    """A thread that is gone may hold the lock, and cannot end what it has limited."""
+    arena._lock = threading.RLock()
     arena._limits.clear()
     if _FRUGAL and _C_LIBRARY is not None:
         _FRUGAL.clear()

@@ -6,7 +6,6 @@ it makes for an extent is kept with its plan: a further call with known extents 
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from tileweave.errors import GraphError
 from tileweave.frontends.model import Model
 from tileweave.graph import Tensor
 from tileweave.graph.ir.dtypes import element_type
+from tileweave.kept import lock_of_process
 from tileweave.planner import Machines, Plan
 from tileweave.planner.machines import machines as make_machines
 from tileweave.planner.simulate import costed
@@ -254,7 +254,7 @@ class SymbolicPlan:
         return "\n".join([*rows, *([next(reversed(self.made.values())).explain()] if self.made else ["no plan yet"])])
 
 
-_LOCK = threading.Lock()
+_LOCK = lock_of_process()
 
 
 def _kept(kept: OrderedDict[tuple[int, ...], Made], key: tuple[int, ...], make: Callable[[], Made]) -> Made:

@@ -18,8 +18,9 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from tileweave.kept import cached_property
 
 if TYPE_CHECKING:
     _Number = int

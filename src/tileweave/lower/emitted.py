@@ -18,6 +18,7 @@ import numpy as np
 
 from tileweave.graph import Operation, TensorType
 from tileweave.index.sizes import FollowedNumber, Sizes, Table, Word
+from tileweave.kept import keep_last
 from tileweave.lower.programs import (
     MONOIDS,
     PLACES,
@@ -29,7 +30,6 @@ from tileweave.lower.programs import (
     program_kind,
     result_of,
 )
-from tileweave.recent import keep_last
 from tileweave.teir import (
     Operand,
     Program,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,12 +26,12 @@ from tileweave.graph.ir.interned import pairs_key
 from tileweave.graph.ops.fused import fused
 from tileweave.graph.ops.monoids import MONOIDS, combine_states
 from tileweave.graph.ops.operators import Operator, operator_of
+from tileweave.kept import keep_last, lock_of_process
 from tileweave.lower import called, ragged
 from tileweave.lower.emitted import OperandView, emitted, whole_program
 from tileweave.lower.programs import MOVED, in_order, kind_of, lowering, program_kind, result_of
 from tileweave.planner.plan import Step
 from tileweave.planner.tasks.records import PARTIAL
-from tileweave.recent import keep_last
 from tileweave.space import Box
 from tileweave.teir import Program, emit_copy
 
@@ -362,8 +360,8 @@ COPIED = 1 << 16
 """Rearrangements of fewer elements than this are NumPy's."""
 COPIES = "cpu"
 """The backend that rearranges blocks on their way between shards: they lie in the memory of the host."""
-_LOCK = threading.Lock()
-_TUNING = threading.Lock()
+_LOCK = lock_of_process()
+_TUNING = lock_of_process()
 """Held while choices are timed, so that they do not disturb each other; other compilations need not wait for them."""
 
 
@@ -462,15 +460,6 @@ def copy(out: Array, source: Array, *, threads: int = 1) -> None:
     if kernel is None:
         kernel = _kept(key, COPIES, emit_copy(OperandView.of(source).operand, OperandView.of(out).operand), threads)
     kernel(source, out)
-
-
-def _after_fork() -> None:
-    global _LOCK, _TUNING
-    _LOCK, _TUNING = threading.Lock(), threading.Lock()  # threads that are gone may hold the old ones
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 SMALL_CONTRACTION = 1 << 19

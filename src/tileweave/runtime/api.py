@@ -36,13 +36,13 @@ from tileweave.graph import (
 )
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.graph.passes.shard import with_sources
+from tileweave.kept import keep_last
 from tileweave.lower.actions import WorkFailed
 from tileweave.lower.forms import decider, planned_forms
 from tileweave.lower.reads import never_written
 from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Progressed, Simulation, Step, make_plan
 from tileweave.planner import machines as make_machines
 from tileweave.planner.show.document import from_document, graph_digest, machines_of
-from tileweave.recent import keep_last
 from tileweave.runtime.direct import QUICK, again
 from tileweave.runtime.events import Listener
 from tileweave.runtime.io import files as io

@@ -19,6 +19,7 @@ from tileweave.backends.calls import Keyed
 from tileweave.backends.host import give_back
 from tileweave.errors import RunError
 from tileweave.graph import ArrayData, MemoryTarget, Source
+from tileweave.kept import keep_last
 from tileweave.lower.actions import Note, Seconds
 from tileweave.lower.executable import Executable
 from tileweave.lower.execute import joined
@@ -26,7 +27,6 @@ from tileweave.lower.values import stand_in
 from tileweave.planner import Plan, Step, Task, tasks
 from tileweave.planner.count import task_memory
 from tileweave.planner.tasks import in_one_process, kinds_of
-from tileweave.recent import keep_last
 from tileweave.runtime.events import Done, Event, Progress, Started
 from tileweave.runtime.prepare import Prepared, keeping, prepare
 

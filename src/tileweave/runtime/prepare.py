@@ -7,7 +7,6 @@ for as long as the plan's graph lives: the order, who may be freed after whom, a
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tileweave.graph import Graph, MemoryTarget, Sink, Source
+from tileweave.kept import lock_of_process
 from tileweave.planner import Machines, Plan, Step, Task, tasks
 from tileweave.planner.count import task_memory
 from tileweave.planner.tasks import kinds_of
@@ -81,7 +81,7 @@ def label(step: Step) -> str:
 
 _Key = tuple[tuple[Step, ...], Machines]
 _KEPT: weakref.WeakKeyDictionary[Graph, list[tuple[_Key, Prepared]]] = weakref.WeakKeyDictionary()
-_LOCK = threading.Lock()
+_LOCK = lock_of_process()
 KEEP_PER_GRAPH = 8
 """How many plans of one graph are kept ready."""
 

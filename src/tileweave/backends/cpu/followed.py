@@ -31,7 +31,7 @@ from tileweave.backends.cpu.nest import Nest, emit_program, has_tiny, table_at
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import address_of
 from tileweave.index.sizes import FollowedObject, Sizes, Table, exactly, unrecorded
-from tileweave.recent import keep_last
+from tileweave.kept import keep_last
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.form import number_of
 from tileweave.teir.ir.program import Program, TensorSpec

@@ -8,9 +8,7 @@ import functools
 import gc
 import os
 import struct
-import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,6 +33,7 @@ from tileweave.backends.cpu.target.threads import pool
 from tileweave.backends.host import Block, address_of, arena, interface_address, thread_count
 from tileweave.errors import BackendError
 from tileweave.index.sizes import Table
+from tileweave.kept import cached_property, keep_last, lock_of_process
 from tileweave.teir.ir.dtypes import numpy_dtype
 from tileweave.teir.ir.form import kind_of, numbers_of
 from tileweave.teir.ir.program import Program
@@ -139,12 +138,12 @@ class CpuKernel:
         """Whether the object was read from disk."""
         return self._variant.code.from_cache
 
-    @functools.cached_property
+    @cached_property
     def _entry(self) -> Any:
         """The function on addresses, which waits until the code is there."""
         return self._variant.function("entry", None, ctypes.c_void_p)
 
-    @functools.cached_property
+    @cached_property
     def _entry_objects(self) -> Any:
         """The function on array objects."""
         return self._variant.function("entry_objects", ctypes.c_int64, ctypes.c_void_p)
@@ -154,7 +153,7 @@ class CpuKernel:
         """The names of the program's axes."""
         return tuple(str(axis.id) for axis in self._how.program.axes)
 
-    @functools.cached_property
+    @cached_property
     def _checks(self) -> ArrayChecks:
         """What its arrays have to be; made when they are looked at, as those of a further shape are not."""
         return self._checks_of()
@@ -322,7 +321,7 @@ class CpuKernel:
             self._directs.append(busy)
         return made
 
-    @functools.cached_property
+    @cached_property
     def run_on(self) -> Callable[..., int]:
         """Run on arrays whose type, shape, strides and flags the caller knows to fit, unless they may share bytes.
 
@@ -436,10 +435,10 @@ _SHARED_BLOCK = 1 << 20
 
 # ---- compiling --------------------------------------------------------------------------------------------------
 
-_KERNELS: OrderedDict[tuple[Any, ...], CpuKernel] = OrderedDict()
+_KERNELS: dict[tuple[Any, ...], CpuKernel] = {}
 _KERNELS_KEPT = 1024
 """Of those asked for last; code that no kernel holds any more is unmapped."""
-_LOCK = threading.Lock()
+_LOCK = lock_of_process()
 
 
 _TUNERS: list[Callable[..., Any]] = []
@@ -509,8 +508,8 @@ def compile(
     if cache:
         with _LOCK, contextlib.suppress(TypeError):  # what has no hash is no program, and is refused below
             if key in _KERNELS:
-                _KERNELS.move_to_end(key)
-                return _KERNELS[key]
+                _KERNELS[key] = kernel = _KERNELS.pop(key)
+                return kernel
     verify(program)
     check_settings(settings)
     kernel = _made(_How(program, threads, target, merge, settings, frozenset(constant)), cache=cache)
@@ -519,8 +518,7 @@ def compile(
     if cache:
         with _LOCK:
             _KERNELS[key] = kernel
-            while len(_KERNELS) > _KERNELS_KEPT:
-                _KERNELS.popitem(last=False)
+            keep_last(_KERNELS, _KERNELS_KEPT)
     return kernel
 
 
@@ -580,8 +578,6 @@ _LIVE: weakref.WeakSet[CpuKernel] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    global _LOCK
-    _LOCK = threading.Lock()  # a thread that is gone may hold the old one
     for kernel in list(_LIVE):
         kernel._idle.clear()  # they name the pool of the parent
         for busy in kernel._directs:

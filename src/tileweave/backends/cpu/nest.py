@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
@@ -52,6 +51,7 @@ from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import OBJECT_DATA, address_of
 from tileweave.index.sizes import Sizes, plain
+from tileweave.kept import cached_property
 from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.analysis.lower import General
 from tileweave.teir.ir.primitives import operands_of

@@ -14,15 +14,16 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from tileweave.errors import GraphError
 from tileweave.frontends.torch.call import OPERATORS
+from tileweave.kept import cached_property, lock_of_process
 
 _WHOLE = ("scaled_dot_product_attention", "upsample", "_pad", "bucketize", "rnn_", "gru", "lstm")
 """Operators that PyTorch would write as many others, which here are one."""
-_EXPORTING = threading.RLock()
+_EXPORTING = lock_of_process(threading.RLock)
 """An export changes the module's modes and PyTorch's own state meanwhile, so that one is made at a time."""
 Shape = tuple[int, ...]
 LEAST = 2

@@ -19,6 +19,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
+from tileweave.kept import lock_of_process
+
 
 class Interned(type):
     """Returns the living node of equal parts, or builds it. The key tells 1, True, 1.0 and -0.0 apart."""
@@ -26,7 +28,7 @@ class Interned(type):
     has_line = False
     """Whether the line that first made a node is kept."""
     _table: dict[Any, _Kept] = {}
-    _lock = threading.RLock()  # a finaliser may build a node while one is being built
+    _lock = lock_of_process(threading.RLock)  # a finaliser may build a node while one is being built
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """The living node that is equal to one of these parts."""

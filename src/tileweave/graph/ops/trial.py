@@ -18,7 +18,7 @@ import numpy as np
 from tileweave.graph.ir.nodes import Hole, Operation, Signature, Source, Tensor, TensorType
 from tileweave.graph.ops.monoids import combine_states
 from tileweave.graph.ops.operators import OPERATORS
-from tileweave.recent import keep_last
+from tileweave.kept import keep_last
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
 import numpy as np
 
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided, Unproved
+from tileweave.kept import cached_property
 from tileweave.layout.analysis.collectives import Collective, Exchange, Transfers, recognise, traffic_of
 from tileweave.layout.analysis.memory import check_positive, known, size_of
 from tileweave.layout.analysis.moves import ConversionStep, Copy, LocalMove, Shuffle, Trip

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from math import gcd, prod
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tileweave.errors import LayoutError, NoLayout, Undecided
+from tileweave.kept import cached_property
 from tileweave.layout.analysis.memory import offsets_of
 from tileweave.layout.core.checks import need_numbers
 from tileweave.layout.core.composition import compose

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -24,12 +24,12 @@ from tileweave.graph.ir.values import read_array
 from tileweave.graph.ops.contract import worded
 from tileweave.graph.ops.elementwise import promoted
 from tileweave.graph.passes.evaluate import gather
+from tileweave.kept import cached_property, keep_last
 from tileweave.layout.core.search import first_collision
 from tileweave.lower.eager.further import KnownKind, run_once, sizes_of
 from tileweave.lower.eager.orders import is_row_major, lying, order_of
 from tileweave.lower.eager.steps import Call, KernelStep, Quick, into, into_new, quick_of
 from tileweave.lower.execute import COPIES, compiled, decide, execute
-from tileweave.recent import keep_last
 
 Array = np.ndarray[Any, Any]
 

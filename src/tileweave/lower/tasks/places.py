@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
 
 from tileweave.backends.host import empty
 from tileweave.graph import Operation, Sink, Source, TensorType
+from tileweave.kept import cached_property
 from tileweave.lower.reads import (
     bounds,
     has_place,

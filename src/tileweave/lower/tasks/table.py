@@ -9,12 +9,12 @@ Source: own.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 
 from tileweave.graph import Operation, Sink, Source
+from tileweave.kept import cached_property
 from tileweave.lower.reads import is_call, is_native, never_written
 from tileweave.lower.sweeps import find as sweeps
 from tileweave.lower.sweeps.fields import Sweep

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import overload
 
+from tileweave.kept import cached_property
 from tileweave.planner.placement import undivided
 from tileweave.planner.plan import Plan, Step
 from tileweave.planner.steps import partition_of

@@ -25,6 +25,7 @@ import numpy as np
 
 from tileweave.errors import StorageError
 from tileweave.graph import TensorType
+from tileweave.kept import lock_of_process
 from tileweave.runtime.io.mapped import Header, MappedReader, MappedWriter
 
 Array = np.ndarray[Any, Any]
@@ -69,7 +70,7 @@ def _read_header(file: IO[bytes], size_bytes: int, where: str, what: str) -> Hea
 
 
 _FETCHED: OrderedDict[str, tuple[Any, IO[bytes]]] = OrderedDict()  # URL -> (what tells its content apart, the copy)
-_TURN = threading.RLock()
+_TURN = lock_of_process(threading.RLock)
 KEEP_FETCHED = 4
 
 

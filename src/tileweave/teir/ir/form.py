@@ -16,7 +16,7 @@ import reprlib
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeGuard
 
-from tileweave.recent import keep_last
+from tileweave.kept import keep_last
 from tileweave.teir.ir.program import (
     Axis,
     Entries,

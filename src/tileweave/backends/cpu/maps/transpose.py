@@ -13,7 +13,6 @@ known when code is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from math import ceil, log2, prod
 
 from tileweave.backends.cpu.llvm import vectors
@@ -33,6 +32,7 @@ from tileweave.backends.cpu.maps.blocks import (
 )
 from tileweave.backends.cpu.target.target import Target
 from tileweave.index.sizes import derived, plain
+from tileweave.kept import cached_property
 from tileweave.teir.merged.form import Mode
 
 Meaning = Callable[[Function, str, int], str]

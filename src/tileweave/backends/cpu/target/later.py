@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Callable
 
 from tileweave.errors import TileweaveError
+from tileweave.kept import lock_of_process
 
 THREADS = min(8, os.cpu_count() or 1)
 """Jobs at once; each may make code of its own, which takes some 10 MB meanwhile."""
-_LOCK = threading.Lock()
+_LOCK = lock_of_process()
 _JOBS: deque[Callable[[], object]] = deque()
 _THREADS: list[threading.Thread] = []
 
@@ -55,8 +56,6 @@ def _work() -> None:
 
 
 def _after_fork() -> None:
-    global _LOCK
-    _LOCK = threading.Lock()  # a thread that is gone may hold the old one
     _JOBS.clear()
     _THREADS.clear()
 

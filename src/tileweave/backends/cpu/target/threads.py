@@ -26,6 +26,7 @@ from typing import Any
 
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import host
+from tileweave.kept import lock_of_process
 
 # The pool's memory, in bytes from its start. `word` holds generation << 20 | open << 16 | limit << 8 | inside.
 _LOCK, _WORD, _FUNCTION, _CONTEXT, _TASKS, _PLACE, _SLEEPERS, _MUTEX, _CONDITION, _NEXT = (
@@ -426,7 +427,7 @@ class Pool:
 
 
 _POOL: list[Pool] = []
-_POOL_LOCK = threading.Lock()
+_POOL_LOCK = lock_of_process()
 
 
 def pool(threads: int = 1) -> Pool:
@@ -440,9 +441,7 @@ def pool(threads: int = 1) -> Pool:
 
 
 def _after_fork() -> None:
-    global _POOL_LOCK
     _POOL.clear()
-    _POOL_LOCK = threading.Lock()  # a thread that is gone may hold the old one
 
 
 if hasattr(os, "register_at_fork"):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import gcd, prod
 from typing import Any
 
 from tileweave.errors import LayoutError
 from tileweave.index import Expr, ExprLike, equal, simplify
+from tileweave.kept import cached_property
 from tileweave.layout import Coord, Iter, Layout, group
 
 #: The axes of register layouts, from the outermost: warps of the scope, lanes of a warp, slots of a thread.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -16,7 +18,7 @@ import pytest
 
 import tileweave as tw
 from tileweave import graph
-from tileweave.recent import keep_last
+from tileweave.kept import keep_last
 
 
 @dataclass(frozen=True)
@@ -119,3 +121,50 @@ def test_tables_of_kernels_that_are_full_serve_threads(monkeypatch: pytest.Monke
             np.testing.assert_array_equal(tw.contract(equation, a, a), np.einsum(equation, a, a))
 
     _in_threads(6, work)
+
+
+FORKS = """
+import faulthandler, os, random, sys, threading, time
+import numpy as np
+import tileweave as tw
+
+stop = False
+
+
+def sums(a, machines):
+    t = tw.source(a)
+    found = tw.run(tw.sum(t * 2 + t, axis=0), machines=machines), tw.contract("ij,kj->ik", a, a)
+    return np.array_equal(found[0], (a * 3).sum(0)) and np.array_equal(found[1], a @ a.T)
+
+
+def work(number):
+    draw = random.Random(number)
+    while not stop:
+        assert sums(np.arange(draw.randrange(1, 40) * 3.0).reshape(-1, 3), draw.choice([1, 2]))
+
+
+assert sums(np.ones((2, 3)), 1) and sums(np.ones((2, 3)), 2)  # what is imported late is imported
+sys.setswitchinterval(1e-5)
+threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+for thread in threads:
+    thread.start()
+ended = []
+for _ in range(15):
+    time.sleep(random.random() * 0.03)
+    child = os.fork()
+    if child == 0:
+        faulthandler.dump_traceback_later(60, exit=True)
+        os._exit(0 if sums(np.arange(12.0).reshape(4, 3), 2) else 3)
+    ended.append(os.waitpid(child, 0)[1])
+stop = True
+for thread in threads:
+    thread.join()
+print(ended)
+assert not any(ended)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
+def test_children_forked_while_threads_work_compute() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], capture_output=True, text=True, timeout=1000)
+    assert done.returncode == 0, done.stdout + done.stderr
