@@ -34,15 +34,18 @@ class Sizes:
     Args:
         follows: whether the sizes of a program are followed: then these alone make a table, and what is said of sizes
             for people would count.
+        any_length: whether short rows, too, have their lengths in the table.
     """
 
-    def __init__(self, *, follows: bool = False) -> None:
+    def __init__(self, *, follows: bool = False, any_length: bool = False) -> None:
         self.numbers: list[int] = []
         self.lines: list[str] = []
         self.slots: list[int] = []
         self.parameters: list[int] = []
         self.results: tuple[Any, ...] = ()
-        self.follows = follows
+        self.follows, self.any_length = follows, any_length
+        self.one_length = False
+        """Whether the length of a short row is a constant of the text."""
         self.functions: dict[str, Callable[..., Any]] = {}
         self._bits: list[tuple[int, int]] = []
         self._known: dict[Any, Word] = {}

@@ -79,6 +79,7 @@ class FollowedText:
         outside: how many others there are.
         packed: names of the weights that are arranged.
         nears: whether it may serve as a near one.
+        one_length: whether it is for rows of one short length alone.
     """
 
     table: Table
@@ -87,6 +88,7 @@ class FollowedText:
     outside: int
     packed: tuple[str, ...]
     nears: bool
+    one_length: bool
 
     def serves(self, numbers: Sequence[float], *, near: bool = False) -> tuple[tuple[int, ...], CallPlaces] | None:
         """The table and the places for a program's numbers; None where the text is not the one that it would get.
@@ -131,8 +133,12 @@ def followed(program: Program, sizes: Sizes) -> Program:
     return replace(program, tensors=tensors, axes=axes, primitives=primitives)
 
 
+LENGTHS = 2
+"""Lengths of short rows of one kind that have code of their own; what comes behind them shares code."""
+
+
 def write(
-    program: Program, target: Target, threads: int, constant: Collection[str] = ()
+    program: Program, target: Target, threads: int, constant: Collection[str] = (), key: Hashable = None
 ) -> tuple[Nest, FollowedText] | None:
     """The module of a well-formed program, and for which sizes it is; None where it is written in another way.
 
@@ -141,8 +147,10 @@ def write(
         target: the processor.
         threads: that it may use.
         constant: tensors that may be arranged otherwise, once, before the first run: of a direct convolution.
+        key: as in `find`.
     """
-    sizes = Sizes(follows=True)
+    alike = [kernel.text for one in _KERNELS.get(key, ()) if (kernel := one()) is not None]
+    sizes = Sizes(follows=True, any_length=sum(text.one_length for text in alike) >= LENGTHS)
     own = followed(program, sizes)
     form = merged(own)
     found, made = _convolution(program, form, sizes, target, threads, frozenset(constant))
@@ -162,7 +170,8 @@ def write(
     packings = {program.tensors[found.tensors[1]].name: objects[0].value} if found is not None and found.packed else {}
     tables = tuple([one.value for one in objects[len(packings) :]])
     nest = replace(nest, shared_bytes=shared, thread_bytes=each, bounds=plain, packings=packings, tables=tables)
-    text = FollowedText(Table(sizes), len(sizes.slots), tuple(scratch), len(spans), tuple(packings), found is not None)
+    about = Table(sizes), len(sizes.slots), tuple(scratch), len(spans), tuple(packings)
+    text = FollowedText(*about, nears=found is not None, one_length=sizes.one_length)
     sizes.results = ()
     return nest, text
 

@@ -556,7 +556,7 @@ def _made(how: _How, *, cache: bool) -> CpuKernel:
             return sized
     made_for = None
     if kind is not None and family is None and (direct or not fixed):
-        made_for = write(how.program, how.target, how.threads, fixed)
+        made_for = write(how.program, how.target, how.threads, fixed, key)
     if made_for is not None:
         nest, text = made_for
         code = compile_ir(nest.source, ("entry", "entry_objects"), how.target)

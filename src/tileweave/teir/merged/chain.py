@@ -205,12 +205,15 @@ def _joined(before: MergedOp, step: MergedOp, program: Program) -> MergedOp | No
     first, second = _modes(before), _matching(_modes(step), [mode.extent for mode in _modes(before)])
     if second is None or _crossed(before, program) or _crossed(step, program):
         return None  # a transpose moves whole lines alone, and would take single elements in a chain
-    places: dict[tuple[int, int, tuple[int, ...]], int] = {}
+    places: list[tuple[int, int, tuple[int, ...]]] = []  # compared, not hashed: sizes that are followed stay open
+
+    def number(place: tuple[int, int, tuple[int, ...]]) -> int:
+        if place not in places:
+            places.append(place)
+        return places.index(place)
+
     numbers = [
-        [
-            places.setdefault((tensor, op.offsets[o], tuple(mode.strides[o] for mode in modes)), len(places))
-            for o, tensor in enumerate(op.operands)
-        ]
+        [number((tensor, op.offsets[o], tuple([mode.strides[o] for mode in modes]))) for o, tensor in enumerate(op.operands)]
         for op, modes in ((before, first), (step, second))
     ]
     stages = [

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tileweave.backends.cpu.llvm.elements import Element, vector
 from tileweave.backends.cpu.llvm.ir import Function, Value
+from tileweave.index.sizes import known
 
 _SUFFIX = {"float": "f32", "double": "f64", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8"}
 
@@ -132,11 +133,14 @@ def _piece(f: Function, element: Element, value: str, lanes: int, start: int, si
 
 def _places(f: Function, lanes: int, pointer: str, stride_bytes: int) -> str:
     """The addresses of evenly spaced elements."""
-    offsets = "<" + ", ".join(f"i64 {lane * stride_bytes}" for lane in range(lanes)) + ">"
+    step = stride_bytes if known(stride_bytes) else 1
+    offsets = "<" + ", ".join(f"i64 {lane * step}" for lane in range(lanes)) + ">"
+    if not known(stride_bytes):
+        offsets = f.value(f"mul <{lanes} x i64> {broadcast(f, 'i64', lanes, str(stride_bytes))}, {offsets}")
     return f.value(f"getelementptr i8, ptr {pointer}, <{lanes} x i64> {offsets}")
 
 
-_NEAR = 4
+NEAR = 4
 """Elements from one to the next up to which whole vectors are read and those in between dropped: so many loads and
 shuffles, where a gather takes a load per element."""
 
@@ -163,11 +167,15 @@ def _picked(f: Function, element: Element, lanes: int, pointer: str, step: int) 
 
 
 def gather(f: Function, element: Element, lanes: int, pointer: str, stride_bytes: int, mask: str | None = None) -> str:
-    """Evenly spaced elements; masked lanes are not read and are zero."""
+    """Evenly spaced elements; masked lanes are not read and are zero.
+
+    A stride that is a word of the call's table is one of more than `NEAR` elements.
+    """
     full = vector(element.memory, lanes)
-    step, rest = divmod(stride_bytes, element.width_bytes)
-    if mask is None and lanes > 1 and not rest and 0 < abs(step) <= _NEAR:
-        return _picked(f, element, lanes, pointer, step)
+    if mask is None and lanes > 1 and known(stride_bytes):
+        step, rest = divmod(stride_bytes, element.width_bytes)
+        if not rest and 0 < abs(step) <= NEAR:
+            return _picked(f, element, lanes, pointer, step)
     name = f"llvm.masked.gather.{suffix(element.memory, lanes)}.v{lanes}p0"
     f.module.declare(name, f"{full} {{}}(<{lanes} x ptr>, i32, <{lanes} x i1>, {full})")
     places = _places(f, lanes, pointer, stride_bytes)

@@ -78,7 +78,7 @@ def emit_elementwise(
             f.ret()
             return
         if module.sizes is not None:
-            shape = with_sizes(shape, elements, module.sizes.parameter)
+            shape = with_sizes(shape, elements, module.sizes)
         chain = _Chain(target, op, elements, rivals, shape)
         if not chain.outer:
             chain.inner(f, pointers, [])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tileweave.backends.cpu.llvm.elements import Element
+from tileweave.backends.cpu.llvm.vectors import NEAR
 from tileweave.backends.cpu.target.target import Target
-from tileweave.index.sizes import plain
+from tileweave.index.sizes import Sizes, plain
 from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, fuse
 from tileweave.teir.merged.order import Pairs, free
 
@@ -74,26 +74,26 @@ def shape_of(op: MergedOp, elements: tuple[Element, ...], rivals: Pairs, target:
 
 _CONSTANT_ALONG, _CONSTANT = 64, 4
 """Extents up to these stay constants of the code, along the vectors and elsewhere: a row of one or two vectors takes no
-loop, and no mask that is made at run time."""
+loop, and no mask that is made at run time. Where several lengths of such rows come, code serves all of them."""
 
 
-def with_sizes(shape: Shape, elements: tuple[Element, ...], size: Callable[[int], int]) -> Shape:
-    """The same axes with extents and strides replaced by what a function makes of them.
+def with_sizes(shape: Shape, elements: tuple[Element, ...], sizes: Sizes) -> Shape:
+    """The same axes with extents and strides replaced by words of a table.
 
-    Not replaced: short extents, strides of 0 or one element, and all strides along the vectors.
+    Not replaced: short extents, strides of 0 or one element, and along the vectors strides of a few elements.
     """
     widths = tuple(e.width_bytes for e in elements)
     made: dict[int, Mode] = {}
 
     def mode(dim: Mode) -> Mode:
         if id(dim) not in made:
-            least = _CONSTANT_ALONG if dim is shape.along else _CONSTANT
-            if dim is shape.along:
-                strides = tuple(map(plain, dim.strides))
-            else:
-                pairs = zip(dim.strides, widths, strict=True)
-                strides = tuple(plain(s) if s in (0, w, -w) else size(s) for s, w in pairs)
-            made[id(dim)] = Mode(plain(dim.extent) if dim.extent <= least else size(dim.extent), strides)
+            inner = dim is shape.along
+            most, near = (_CONSTANT_ALONG, NEAR) if inner and not sizes.any_length else (_CONSTANT, NEAR if inner else 1)
+            pairs = zip(dim.strides, widths, strict=True)
+            strides = tuple(plain(s) if abs(s) <= near * w else sizes.parameter(s) for s, w in pairs)
+            short = dim.extent <= most
+            sizes.one_length |= short and inner
+            made[id(dim)] = Mode(plain(dim.extent) if short else sizes.parameter(dim.extent), strides)
         return made[id(dim)]
 
     dims, sums, outer = (tuple(map(mode, dims)) for dims in (shape.dims, shape.sums, shape.outer))
