@@ -410,7 +410,7 @@ class TaskBinding:
         if kind.arranges:
             own = cast("Arranged", kind.kernel).arranged(given)
             new = [array for array, old in zip(own, given, strict=True) if array is not old]
-            self._keep(*new)
+            self._kept.update((id(array), array) for array in new)  # by which other plans find them, too
             self.arena_bytes += sum(array.nbytes for array in new)
             given = own
         call = calls.add(kind.kernel, given)
