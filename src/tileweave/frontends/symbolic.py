@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -186,11 +187,13 @@ class SymbolicModel:
     def __call__(self, *arrays: Any, **named: Any) -> dict[str, Array]:
         """The outputs' values, by name, for arrays of any extents within the bounds."""
         extents = self.whole(*arrays, **named)
-        model = self.at(**extents)
         if current_session() is not PLAIN:
-            return model(*arrays, **named)
-        bound = model.bind(*arrays, **named)
-        values = run(SymbolicPlan(self, None, self.plans).of(extents), bind=bound)
+            return self.at(**extents)(*arrays, **named)
+        known = tuple([extents[name] for name in self.dims]) in self.plans
+        with nullcontext() if known else keeping():  # once for all that is made of further extents
+            model = self.at(**extents)
+            bound = model.bind(*arrays, **named)
+            values = run(SymbolicPlan(self, None, self.plans).of(extents), bind=bound)
         return dict(zip(model.outputs, values if isinstance(values, list) else [values], strict=True))
 
     def __str__(self) -> str:

@@ -61,12 +61,12 @@ class Partition:
     @property
     def grid(self) -> tuple[int, ...]:
         """The number of parts per dimension."""
-        return tuple(len(cuts) - 1 for cuts in self.cuts)
+        return tuple([len(cuts) - 1 for cuts in self.cuts])
 
     @property
     def count(self) -> int:
         """The number of blocks."""
-        return prod(self.grid)
+        return prod([len(cuts) - 1 for cuts in self.cuts])
 
     @property
     def box(self) -> Box:

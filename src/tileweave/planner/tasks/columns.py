@@ -132,16 +132,10 @@ def _piece_form(piece: ReadPiece, read: Read, step_of: Sequence[int]) -> Hashabl
 
 def _alone(task: Task) -> TaskColumns:
     """The kind of a task that is the only one of its step."""
-    reads = []
-    for read in task.reads:
-        pieces = []
-        for piece in read.pieces:
-            starts = _row(piece.box.start), _row(piece.region.start), _row(piece.block.start)
-            pieces.append(PieceColumns(np.array((piece.task,), np.int64), *starts))
-        reads.append(ReadColumns(_row(read.box.start), tuple(pieces)))
-    number, shard, machine = (np.array((one,), np.int64) for one in (task.number, task.shard, task.machine))
+    reads = tuple([_read_alone(read.box.start, tuple(map(_starts_of, read.pieces))) for read in task.reads])
+    number, shard, machine = [_row((one,))[0] for one in (task.number, task.shard, task.machine)]
     outs = tuple([_row(out.start) for out in task.outs])
-    return TaskColumns(task, number, shard, machine, _row(task.index.start), outs, tuple(reads))
+    return TaskColumns(task, number, shard, machine, _row(task.index.start), outs, reads)
 
 
 def _stacked(kind: Sequence[Task]) -> TaskColumns:
@@ -171,7 +165,22 @@ def _starts(boxes: Sequence[Box]) -> IntArray:
     return np.array([box.start for box in boxes], np.int64).reshape(len(boxes), boxes[0].rank)
 
 
-@lru_cache(512)
+_PieceStarts = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+def _starts_of(piece: ReadPiece) -> _PieceStarts:
+    """What a row of `PieceColumns` says."""
+    return piece.task, piece.box.start, piece.region.start, piece.block.start
+
+
+@lru_cache(4096)
+def _read_alone(start: tuple[int, ...], pieces: tuple[_PieceStarts, ...]) -> ReadColumns:
+    """An input of one task: plans that are not cut have many that are alike, those of other extents the same."""
+    columns = [PieceColumns(_row((task,))[0], *map(_row, starts)) for task, *starts in pieces]
+    return ReadColumns(_row(start), tuple(columns))
+
+
+@lru_cache(4096)
 def _row(numbers: tuple[int, ...]) -> IntArray:
     """One row: steps that are not cut have many of them, most alike."""
     row = np.array(numbers, np.int64).reshape(1, len(numbers))

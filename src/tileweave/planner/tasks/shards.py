@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tileweave.graph import Operation, Partition, Selector, Sink, Tensor, resolve
+from tileweave.graph import Hole, Operation, Partition, Selector, Sink, Source, Tensor, resolve
 from tileweave.graph.ir.resolve import ViewPiece
 from tileweave.graph.ops.operators import operator_of
 from tileweave.graph.passes.shard import index_of_output, input_regions, output_partition
@@ -237,6 +237,8 @@ class Enumerator:
         """The read of a region of an input."""
         if region.empty:
             return Read(one.name, one.dtype, region, ()), ()
+        if isinstance(one.tensor.producer, Source) and not isinstance(one.tensor.producer.data, Hole):
+            return _of_source(one.name, one.tensor, one.tensor.producer, region)
         view, needs = self.view(one.tensor), set[int]()
         if view is not None:
             pieces = tuple(view.pieces(region, needs))
@@ -273,6 +275,22 @@ class Enumerator:
             return Sight(piece.map, piece.origin, piece.fill)
         made = self.shards(self.made[producer])
         return Sight(piece.map, piece.origin, piece.fill, made.step, made.numbers)
+
+
+_WHOLE: weakref.WeakKeyDictionary[Tensor, dict[str, Found]] = weakref.WeakKeyDictionary()
+"""How inputs of some names read a whole source: weights are read alike by the plans of all extents of a model."""
+
+
+def _of_source(name: str, tensor: Tensor, source: Source, region: Box) -> Found:
+    """The read of a region of a source's tensor."""
+    known, whole = _WHOLE.get(tensor), source.type.box
+    found = known.get(name) if known is not None else None
+    if found is None or found[0].box != region:
+        piece = ReadPiece(region, AffineMap.identity(region.rank), -1, source, whole, region)
+        found = Read(name, source.type.dtype, region, (piece,)), ()
+        if region == whole:
+            _WHOLE.setdefault(tensor, {})[name] = found
+    return found
 
 
 def output_block(node: Operation, output: str, index: Box) -> Box:

@@ -179,7 +179,10 @@ class Program:
 
     def position(self, tensor: str) -> int:
         """Where a tensor stands in every axis' strides; KeyError when there is none."""
-        return {spec.name: k for k, spec in enumerate(self.tensors)}[tensor]
+        for k, spec in enumerate(self.tensors):  # asked for each operand of each call that is bound
+            if spec.name == tensor:
+                return k
+        raise KeyError(tensor)
 
     def __str__(self) -> str:
         return _PRINTERS["text"](self)

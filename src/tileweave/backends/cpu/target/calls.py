@@ -289,6 +289,13 @@ class NativeCalls:
         shared = np.array([one.address + one.positions[position] for one in kernels], np.int64)[number]
         return np.where(own, own + 8 * position, shared)
 
+    def _named(self, call: int, position: int) -> int:
+        """The same of one call."""
+        if self._wanted or self._own[call]:
+            return int(self.operands([call], position)[0])
+        bound = self._bound(call)
+        return bound.address + bound.positions[position]
+
     def _chosen(self, calls: Sequence[int] | IntArray) -> tuple[list[Bound], IntArray, IntArray]:
         """(kernels, per call where its own addresses are, and the place of its kernel among these)."""
         for numbers, rows in self._wanted.values():
@@ -343,7 +350,7 @@ class NativeCalls:
         columns = [_NO_POINTS]
         for one in points:
             if isinstance(one, Point):
-                words += one.number, one.offset_bytes, int(self.operands([one.call], one.position)[0])
+                words += one.number, one.offset_bytes, self._named(one.call, one.position)
             else:
                 columns.append(np.stack([one.numbers, one.offset_bytes, one.places], 1))
         return np.concatenate([np.array(words, np.int64).reshape(-1, 3), *columns])
