@@ -427,3 +427,44 @@ def test_numbers_and_strides_that_a_kind_does_not_tell_apart_are_looked_at() -> 
     teir.verify(document)
     with pytest.raises(tw.errors.VerifyError, match="strides are"):
         teir.verify(replace(document, axes=(replace(axes[0], strides=(-4, 4)),)))
+
+
+def short_rows(kind: str, arrays: list[np.ndarray], out: np.ndarray) -> teir.Program:
+    """A program on rows of a few dozen elements."""
+    x, *rest = operands = [dense_of(array) for array in arrays]
+    if kind == "norm":
+        return rows.layer_norm(x, dense_of(out))
+    if kind == "sum":
+        return teir.emit_reduction("sum", x, dense_of(out), "ab->a")
+    steps = [("Add", (0, 1)), ("Exp", (-1,)), ("Mul", (-2, 0))] if rest else [("Exp", (0,))]
+    return teir.emit_chain(steps, operands, dense_of(out), name=kind)
+
+
+@pytest.mark.parametrize("kind", ["norm", "sum", "chain", "turned", "apart", "from behind"])
+def test_short_rows_of_many_lengths_share_code_to_the_same_bits(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = random.randrange(10**6)
+    rng, random_ = random.Random(seed), np.random.default_rng(seed)
+    lengths = [rng.randrange(8 * k + 2, 8 * k + 10) for k in range(7)]
+    rng.shuffle(lengths)
+    texts, held = set(), []  # kernels whose texts are to be found again
+    for n in lengths:
+        x = random_.standard_normal((30, n), dtype=np.float32)
+        y = random_.standard_normal((n, 30), dtype=np.float32).T
+        if kind in ("apart", "from behind"):  # elements further from each other than any vector reads
+            y = random_.standard_normal((30, n, 7), dtype=np.float32)[:, :: 1 if kind == "apart" else -1, 3]
+        arrays = [x] if kind in ("norm", "sum") else [x, random_.standard_normal((30, n), dtype=np.float32)]
+        arrays = [x, y] if kind in ("turned", "apart", "from behind") else arrays
+        out = np.empty(30 if kind == "sum" else (30, n), np.float32)
+        program, results = short_rows(kind, arrays, out), []
+        for own in (False, True):
+            with monkeypatch.context() as patch:
+                if own:
+                    patch.setattr(kernels, "find", lambda *_: None)
+                    patch.setattr(followed, "LENGTHS", 100)
+                made = cpu.compile(replace(program, name=f"{kind} {own} {seed}"), threads=1)
+                held.append(made)
+                made(*arrays, out)
+                results.append(out.copy())
+            texts.update([] if own else [made.source])
+        assert results[0].tobytes() == results[1].tobytes(), f"{kind}, seed {seed}, length {n}"
+    assert len(texts) < len(lengths), f"seed {seed}"

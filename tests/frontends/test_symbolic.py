@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tileweave as tw
+from tileweave.backends.cpu.direct.cut import Packing
 from tileweave.errors import GraphError, PlanError
 from tileweave.frontends.model import Model
 from tileweave.frontends.symbolic import KEEP_BINDINGS, Dim, SymbolicModel
@@ -277,3 +278,18 @@ def test_what_differs_in_more_is_planned():
     assert not is_bound(mlp, (12, 1))  # an extent of 1 may broadcast
     assert not is_bound(lambda x: x[:6] + x[: x.shape[0] // 2][:6] + x[6:12] * 2)  # two slices that were one
     assert not is_bound(lambda x: x * 12.0 + x.shape[0])  # two numbers that were one
+
+
+def test_extents_share_the_weights_that_code_reads_in_an_order_of_its_own():
+    held = RNG.normal(size=(8, 4, 3, 3)).astype(np.float32)
+    weights = np.frombuffer(held.tobytes(), np.float32).reshape(held.shape)  # read-only for good
+    model = tw.program(lambda x: tw.conv(x, weights), x=((1, 4, 20, tw.dim("width")), "float32"))
+    arranged, counts = Packing.arranged, []
+    for width in (40, 43, 46):
+        x = RNG.normal(size=(1, 4, 20, width)).astype(np.float32)
+        with mock.patch.object(Packing, "arranged", autospec=True, side_effect=arranged) as made:
+            found = model(x)["out"]
+        counts.append(made.call_count)
+        wanted = np.asarray(tw.conv(tw.source(x), weights))
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    assert counts == [1, 0, 0]

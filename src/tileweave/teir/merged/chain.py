@@ -213,7 +213,10 @@ def _joined(before: MergedOp, step: MergedOp, program: Program) -> MergedOp | No
         return places.index(place)
 
     numbers = [
-        [number((tensor, op.offsets[o], tuple([mode.strides[o] for mode in modes]))) for o, tensor in enumerate(op.operands)]
+        [
+            number((tensor, op.offsets[o], tuple([mode.strides[o] for mode in modes])))
+            for o, tensor in enumerate(op.operands)
+        ]
         for op, modes in ((before, first), (step, second))
     ]
     stages = [

@@ -88,7 +88,9 @@ def with_sizes(shape: Shape, elements: tuple[Element, ...], sizes: Sizes) -> Sha
     def mode(dim: Mode) -> Mode:
         if id(dim) not in made:
             inner = dim is shape.along
-            most, near = (_CONSTANT_ALONG, NEAR) if inner and not sizes.any_length else (_CONSTANT, NEAR if inner else 1)
+            most, near = (
+                (_CONSTANT_ALONG, NEAR) if inner and not sizes.any_length else (_CONSTANT, NEAR if inner else 1)
+            )
             pairs = zip(dim.strides, widths, strict=True)
             strides = tuple(plain(s) if abs(s) <= near * w else sizes.parameter(s) for s, w in pairs)
             short = dim.extent <= most
