@@ -144,12 +144,12 @@ def work(number):
 
 
 assert sums(np.ones((2, 3)), 1) and sums(np.ones((2, 3)), 2)  # what is imported late is imported
-sys.setswitchinterval(1e-5)
+sys.setswitchinterval(1e-4)
 threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
 for thread in threads:
     thread.start()
 ended = []
-for _ in range(15):
+for _ in range(8):
     time.sleep(random.random() * 0.03)
     child = os.fork()
     if child == 0:
