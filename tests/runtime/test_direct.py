@@ -1,6 +1,7 @@
 """Runs of whole plans on one machine: as an executable, against the evaluator and against the runtime by tasks."""
 
 import gc
+import os
 import pickle
 import random
 import sys
@@ -290,6 +291,21 @@ def test_further_runs_at_once_with_outputs_threads_and_listeners_are_right(seed:
     for thread in threads:
         thread.join()
     assert not wrong, seed
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_child_that_is_forked_during_a_run_finds_its_own_runs() -> None:
+    x = np.arange(5000, dtype=np.float32)
+    plan = tw.plan(tw.source(name="x", shape=x.shape, dtype="float32") * 2)
+    for _ in range(3):
+        tw.run(plan, bind={"x": x}, threads=1)
+    *_, (_, executable) = direct.QUICK[id(plan)]
+    with executable._first.claimed():
+        child = os.fork()
+        if not child:
+            right = [np.array_equal(tw.run(plan, bind={"x": x}, threads=1), x * 2) for _ in range(3)]
+            os._exit(0 if all(right) and not direct.QUICK[id(plan)][-1][1].running else 1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_what_a_further_run_finds_first_goes_with_what_was_run() -> None:

@@ -6,6 +6,7 @@ tell the kernels where both lie.
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -280,6 +281,8 @@ Quick = tuple[int, Keyed, dict[Any, Array], tuple[Any, ...] | None, tuple[Idle, 
 the backends that were registered, where that may change what runs; the executable, and where it is kept otherwise."""
 QUICK: dict[int, Quick] = {}
 """By the identity of a plan or a tensor, for as long as it lives: what ran last."""
+if hasattr(os, "register_at_fork"):  # another thread of the parent may have been in a call, which does not end here
+    os.register_at_fork(after_in_child=QUICK.clear)
 
 
 def run(found: Found, out: Sequence[Array | None], note: Note | None = None) -> list[Any] | None:
