@@ -74,10 +74,10 @@ def _types(operation: Operation, index: Box) -> tuple[tuple[str, TensorType], ..
     )
 
 
-def _values(operation: Operation) -> dict[str, Array] | None:
+def _values(operation: Operation, single: float = 0) -> dict[str, Array] | None:
     if any(x.size > _MOST_ELEMENTS for _, x in operation.inputs):
         return None
-    out = {name: _sample(k, x.shape, x.dtype) for k, (name, x) in enumerate(operation.inputs)}
+    out = {name: _sample(k, x.shape, x.dtype, single) for k, (name, x) in enumerate(operation.inputs)}
     if "indices" in out:  # places in the first input
         out["indices"] = out["indices"] % max(min(operation.inputs[0][1].shape, default=1), 1)
     if (sizes := out.get("group_sizes")) is not None:  # as many rows as there are, at most
@@ -85,13 +85,13 @@ def _values(operation: Operation) -> dict[str, Array] | None:
     return out
 
 
-def _sample(seed: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _sample(seed: int, shape: tuple[int, ...], dtype: np.dtype[Any], single: float) -> Array:
     """Values that differ where they can, so that a region which is read in another order shows.
 
-    A single one is 0, where most functions are at home: `erf_of` need not load SciPy for it.
+    A single one is given: 0, where most functions are at home (`erf_of` need not load SciPy for it), then 1.
     """
     if prod(shape) == 1 and dtype.kind == "f":
-        return np.zeros(shape, dtype)
+        return np.full(shape, single, dtype)
     numbers = np.arange(prod(shape)) % (2 if dtype.kind == "b" else 9)
     mixed = np.random.default_rng(seed).permutation(numbers).reshape(shape)
     return (mixed if dtype.kind == "b" else mixed + 1).astype(dtype)
@@ -102,7 +102,10 @@ def _made_wrong(operation: Operation) -> tuple[str, ...]:
     if inputs is None:
         return ()
     try:
-        made = OPERATORS[operation.operator].block(operation, inputs)
+        try:
+            made = OPERATORS[operation.operator].block(operation, inputs)
+        except Exception:  # an operator may refuse 0
+            made = OPERATORS[operation.operator].block(operation, _values(operation, 1) or inputs)
     except Exception as error:
         return (f"{operation.operator} fails on one index point: {type(error).__name__}: {error}",)
     found = []
