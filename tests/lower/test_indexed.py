@@ -213,3 +213,19 @@ def test_a_place_outside_is_an_error(bad: int) -> None:
                 continue
             with pytest.raises(RunError, match=r"IndexError: .*out of bo"):
                 tw.run(plan, bind={f"x{k}": a for k, a in enumerate(given)})
+
+
+@pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2"])
+def test_places_of_types_that_hold_no_extent(kind: str) -> None:
+    seed = int(np.random.default_rng().integers(1 << 30))
+    rng = np.random.default_rng(seed)
+    x, at = rng.normal(size=70_000), rng.integers(0, 128, 300).astype(kind)
+    new, sums = rng.normal(size=300), x.copy()
+    np.add.at(sums, at, new)
+    tensor = tw.source(x)
+    added = tw.run(tw.scatter(tensor, at, new, reduction="add"))
+    np.testing.assert_allclose(added, sums, rtol=1e-12, err_msg=f"seed {seed}")
+    nested = tw.run(tw.scatter_nd(tensor, at[:, None], new, reduction="add"))
+    np.testing.assert_allclose(nested, sums, rtol=1e-12, err_msg=f"seed {seed}")
+    (gradient,) = tw.grad(tw.sum(tw.take(tensor, at)), [tensor])
+    np.testing.assert_array_equal(tw.run(gradient), np.bincount(at, minlength=len(x)), err_msg=f"seed {seed}")

@@ -227,11 +227,16 @@ def test_memory_that_is_shared_with_results_is_found_in_every_run(native: bool, 
         ([np.zeros((2, 2)), None], "2 arrays are given"),
         (["x"], "str cannot take"),
         (np.broadcast_to(np.zeros(2), (2, 2)), "read-only"),
+        (3, "int is no array"),
+        ({0: np.zeros((2, 2))}, "dict is no array"),
     ],
 )
 def test_outputs_that_do_not_fit_are_refused_before_work(out, problem) -> None:
-    with pytest.raises(RunError, match=problem):
-        tw.run(tw.exp(tw.source(np.ones((2, 2)))), out=out)
+    y = tw.exp(tw.source(np.ones((2, 2))))
+    for _ in range(3):  # the first run, and further ones
+        with pytest.raises(RunError, match=problem):
+            tw.run(y, out=out)
+        tw.run(y)
 
 
 def test_runs_at_once_do_not_share_memory() -> None:

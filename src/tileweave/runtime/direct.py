@@ -330,6 +330,8 @@ def again(plan: Plan, bind: dict[Any, Any], threads: int, out: Sequence[Array | 
     Raises:
         WorkFailed: a step raised.
     """
+    if out is not None and not (type(out) in (list, tuple) and len(out) == len(plan.graph.sinks)):
+        return None
     for _, keys, asked, order, idle in _READY.get(id(plan), ()):
         if asked != threads or len(keys) != len(bind):
             continue
@@ -348,8 +350,7 @@ def again(plan: Plan, bind: dict[Any, Any], threads: int, out: Sequence[Array | 
             given = order(bind)
         except KeyError:
             given = None
-        fits = out is None or (type(out) in (list, tuple) and len(out) == len(plan.graph.sinks))
-        results = found.run(given, out) if fits and given is not None else None
+        results = found.run(given, out) if given is not None else None
         idle.put_back(found)
         if results is not None:
             return results

@@ -24,6 +24,8 @@ from tileweave.space import Box
 Array = np.ndarray[Any, Any]
 _MOST_ELEMENTS = 1 << 16
 """Operations that read more elements for so few points are not tried."""
+_SAMPLES = 9
+"""Values of an input, from 1 on."""
 
 
 Trial = Callable[[Operation], tuple[str, ...]]
@@ -79,7 +81,8 @@ def _values(operation: Operation, single: float = 0) -> dict[str, Array] | None:
         return None
     out = {name: _sample(k, x.shape, x.dtype, single) for k, (name, x) in enumerate(operation.inputs)}
     if "indices" in out:  # places in the first input
-        out["indices"] = out["indices"] % max(min(operation.inputs[0][1].shape, default=1), 1)
+        extent = min(operation.inputs[0][1].shape, default=1)
+        out["indices"] = out["indices"] % max(1, min(extent, _SAMPLES + 1))  # which every type holds
     if (sizes := out.get("group_sizes")) is not None:  # as many rows as there are, at most
         sizes[...] = operation.parameter("rows") // sizes.size
     return out
@@ -92,7 +95,7 @@ def _sample(seed: int, shape: tuple[int, ...], dtype: np.dtype[Any], single: flo
     """
     if prod(shape) == 1 and dtype.kind == "f":
         return np.full(shape, single, dtype)
-    numbers = np.arange(prod(shape)) % (2 if dtype.kind == "b" else 9)
+    numbers = np.arange(prod(shape)) % (2 if dtype.kind == "b" else _SAMPLES)
     mixed = np.random.default_rng(seed).permutation(numbers).reshape(shape)
     return (mixed if dtype.kind == "b" else mixed + 1).astype(dtype)
 

@@ -4,8 +4,8 @@ Each function reduces its argument to a short interval, evaluates a polynomial t
 All lanes take the same path; special values are selected at the end. No run-time library is called.
 
 Errors in units of the last place of the result, over every argument, subnormal ones and results included: sqrt is
-rounded correctly, log is within 1, exp within 1.1, tanh within 1.5, sigmoid within 2, erf within 1.2 in FP32 and 3 in
-FP64, gelu within 3.5 in FP64 and 6.5 in FP32. NaN gives NaN.
+rounded correctly, log is within 1, exp within 1.1, tanh within 1.5, sigmoid within 2.1, erf within 1.2 in FP32 and 3
+in FP64, gelu within 3.5 in FP64 and 6.5 in FP32. NaN gives NaN.
 
 The coefficients but those of erf's series in FP64 are minimax: found by the Remez exchange, then rounded; the
 comment at each set gives the largest relative error of the exact polynomial. Source: own, on the classical reductions
