@@ -468,3 +468,49 @@ def test_short_rows_of_many_lengths_share_code_to_the_same_bits(kind: str, monke
             texts.update([] if own else [made.source])
         assert results[0].tobytes() == results[1].tobytes(), f"{kind}, seed {seed}, length {n}"
     assert len(texts) < len(lengths), f"seed {seed}"
+
+
+@pytest.mark.parametrize("kind", ["relu", "bias relu", "chain", "sum", "max", "two"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sizes_that_all_differ_share_code_to_the_same_bits(
+    kind: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products with what follows them, in each other's tiles where these take about the time; reductions in pieces."""
+    seed = random.randrange(10**6)
+    print("seed", seed)
+    rng, draw = random.Random(seed), np.random.default_rng(seed)
+    texts, held = set(), []
+    for _ in range(24):
+        m, n, k = (rng.randrange(100, 600) for _ in range(3))
+        if kind in ("sum", "max", "two"):
+            a = draw.standard_normal((8 * m, n // 4), np.float32)
+            arrays, out = [a], np.empty(n // 4, np.float32)
+            program = teir.emit_reduction(kind if kind == "max" else "sum", dense_of(a), dense_of(out), "ab->b")
+            if kind == "two":
+                a = draw.standard_normal((m, 3, n), np.float32)
+                arrays, out = [a], np.empty(3, np.float32)
+                program = teir.emit_reduction("sum", dense_of(a), dense_of(out), "abc->b")
+        else:
+            a, b, row = (draw.standard_normal(shape, np.float32) for shape in ((m, k), (k, n), (n,)))
+            out, rows_ = np.empty((m, n), np.float32), teir.Operand(tw.layout.strided((m, n), (0, 1)), "FP32")
+            how = {"relu": True} | ({"init": rows_} if kind == "bias relu" else {})
+            if kind == "chain":
+                steps = [("Add", (0, 1)), ("Tanh", (-1,))]
+                how = {"chain": steps, "extras": [rows_], "sums": "FP32", "added": ""}
+            program = teir.emit_contraction("ik,kj->ij", (dense_of(a), dense_of(b)), dense_of(out), **how)
+            by_name = {"in0": a, "in1": b, "bias": row, "in2": row}
+            arrays = [by_name[spec.name] for spec in program.tensors if spec.role == "in"]
+        results = []
+        for own in (False, True):
+            with monkeypatch.context() as patch:
+                if own:
+                    patch.setattr(kernels, "find", lambda *_: None)
+                made = cpu.compile(replace(program, name=f"{kind} {own} {seed}"), threads=threads)
+            held.append(made)
+            out.fill(np.nan)
+            by_role = iter(arrays)
+            made(*[out if spec.role == "out" else next(by_role) for spec in program.tensors if spec.role != "scratch"])
+            results.append(out.tobytes())
+            texts.update([] if own else [made.source])
+        assert results[0] == results[1], f"{kind}, seed {seed}, {m} {n} {k}"
+    assert len(texts) < 20, f"seed {seed}"

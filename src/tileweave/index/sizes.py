@@ -140,10 +140,13 @@ class Sizes:
             self._known[key] = made
         return self._known[key]
 
-    def decision(self, sign: str, work: Callable[[int, int], bool], a: Word | int, b: Word | int) -> bool:
-        """Whether ``a sign b``, which the text depends on from now on."""
+    def decision(
+        self, sign: str, work: Callable[[int, int], bool], a: Word | int, b: Word | int, *, near: bool = False
+    ) -> bool:
+        """Whether ``a sign b``, which the text depends on from now on; a near one may serve where it is otherwise."""
         outcome = work(_number(a), _number(b))
-        line = f"if {'not ' if outcome else ''}{_text(a)} {sign} {_text(b)}: return None"
+        asked = "not near and " if near else ""
+        line = f"if {asked}{'not ' if outcome else ''}{_text(a)} {sign} {_text(b)}: return None"
         if line not in self._decided:
             self._decided.add(line)
             self.lines.append(line)
@@ -361,6 +364,11 @@ def derived(function: Callable[..., int], *given: int) -> int:
 
     found: int = one.sizes.answers(made, given)[0]
     return found
+
+
+def above(size: int, bound: int) -> bool:
+    """``size > bound``, where nothing but some speed depends on it: near texts serve on both sides."""
+    return size.sizes.decision(">", operator.gt, size, bound, near=True) if isinstance(size, Word) else size > bound
 
 
 def plain(size: int) -> int:

@@ -170,8 +170,9 @@ def write(
     packings = {program.tensors[found.tensors[1]].name: objects[0].value} if found is not None and found.packed else {}
     tables = tuple([one.value for one in objects[len(packings) :]])
     nest = replace(nest, shared_bytes=shared, thread_bytes=each, bounds=plain, packings=packings, tables=tables)
+    products = any(step.kind == "Contraction" for step in form.operations())
     about = Table(sizes), len(sizes.slots), tuple(scratch), len(spans), tuple(packings)
-    text = FollowedText(*about, nears=found is not None, one_length=sizes.one_length)
+    text = FollowedText(*about, nears=found is not None or products, one_length=sizes.one_length)
     sizes.results = ()
     return nest, text
 

@@ -155,15 +155,18 @@ def _with_start(before: MergedOp, step: MergedOp, program: Program) -> MergedOp 
         return None
     source, out = before.operands
     types = program.tensors[source].dtype, program.tensors[out].dtype
-    strides = {mode.strides[1]: mode.strides[0] for mode in before.modes if mode.extent > 1}
-    if types[0] != types[1] or source == out or any(stride not in (0, s) for s, stride in strides.items()):
+    moved = [mode for mode in before.modes if mode.extent > 1]  # compared, not hashed: followed sizes stay open
+    if types[0] != types[1] or source == out or any(mode.strides[0] not in (0, mode.strides[1]) for mode in moved):
         return None
-    if all(strides.values()):  # it may be the very output
+    if all(mode.strides[0] for mode in moved):  # it may be the very output
         return None
-    modes = tuple(
-        Mode(mode.extent, (*mode.strides, strides.get(mode.strides[2], 0) if mode.extent > 1 else 0))
-        for mode in step.modes
-    )
+
+    def start(mode: Mode) -> int:
+        """Its stride in the source."""
+        same = (one.strides[0] for one in moved if one.strides[1] == mode.strides[2])
+        return next(same, 0) if mode.extent > 1 else 0
+
+    modes = tuple(Mode(mode.extent, (*mode.strides, start(mode))) for mode in step.modes)
     operands, offsets = (*step.operands, source), (*step.offsets, before.offsets[0])
     return replace(step, operands=operands, offsets=offsets, modes=modes, init=condition)
 

@@ -16,9 +16,10 @@ from typing import Any
 from tileweave.backends.cpu.gemm.packing.prefetch import prefetch_steps
 from tileweave.backends.cpu.gemm.packing.turning import turns
 from tileweave.backends.cpu.gemm.panels import Contracted, Panels
-from tileweave.backends.cpu.gemm.tile import may_read_in_place
+from tileweave.backends.cpu.gemm.tile import cycles_in, may_read_in_place
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.target.target import Target
+from tileweave.index.sizes import above
 from tileweave.teir.merged.form import Mode, points
 
 
@@ -86,7 +87,7 @@ class ProductBlocking:
         """
         panels = self.columns if operand else self.rows
         size = panels.total * self.contracted.total * panels.element.width_bytes
-        return size > target.l2_bytes if self.prefetch is None else self.prefetch
+        return above(size, target.l2_bytes) if self.prefetch is None else self.prefetch
 
     def may_stream(self, target: Target) -> bool:
         """Whether the output bypasses the caches where it can: it is larger than they are, or the caller wishes it."""
@@ -278,7 +279,11 @@ def axes_of(c: ProductBlocking) -> tuple[Hashable, list[int]]:
     return (*about, *kinds, summed.interleaved, summed.paired, *map(bool, c.offsets)), numbers
 
 
-def tile_of(c: ProductBlocking) -> tuple[Hashable, list[int]]:
+_TILE = 6
+"""So many parts of the first of `tile_of` are the tile; the others are how operands are read."""
+
+
+def tile_of(c: ProductBlocking) -> tuple[tuple[Hashable, ...], list[int]]:
     """As `axes_of`, of how they are cut: what `cut_like` takes from another product comes first."""
     rows, columns = c.rows, c.columns
     tile = rows.width, rows.lanes, columns.width, columns.lanes, c.transposed_panels, c.last
@@ -317,6 +322,23 @@ def cut_like(c: ProductBlocking, other: ProductBlocking) -> list[int] | None:
         row_panels = min(panels, -(-row_panels // lanes) * lanes)
     column_panels = min(columns.panels, -(-c.column_panels * c.columns.width // width))
     return [c.kc, row_panels, column_panels, *(o for o in c.offsets if o)]
+
+
+NEAR = 1.05
+"""How much longer a product may take in the tiles of another one than in its own, as modelled."""
+
+
+def cut_near(c: ProductBlocking, other: ProductBlocking) -> list[int] | None:
+    """As `cut_like`, where code of the other one would take about the time of its own."""
+    if not may_lend(c) or not may_lend(other) or tile_of(c)[0][_TILE:] != tile_of(other)[0][_TILE:]:
+        return None
+    n = c.columns.lanes
+    if other.columns.lanes != n or c.columns.pack_panels > 1:
+        return None
+    own, lent = (
+        cycles_in(one.rows.width, one.columns.width // n, c.rows.total, c.columns.total, n) for one in (c, other)
+    )
+    return cut_like(c, other) if lent <= NEAR * own else None
 
 
 def with_sizes(c: ProductBlocking, size: Callable[[int], int]) -> ProductBlocking:

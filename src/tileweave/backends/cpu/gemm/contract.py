@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tileweave.backends.cpu.gemm.block import BlockWriter
-from tileweave.backends.cpu.gemm.blocking import PARALLEL_WORK, ProductBlocking, axes_of, tile_of, with_sizes
+from tileweave.backends.cpu.gemm.blocking import (
+    PARALLEL_WORK,
+    ProductBlocking,
+    axes_of,
+    cut_near,
+    tile_of,
+    with_sizes,
+)
 from tileweave.backends.cpu.gemm.gett import block_product
 from tileweave.backends.cpu.gemm.tiny import emit_straight, straight
 from tileweave.backends.cpu.llvm.elements import Element, convert
@@ -91,12 +99,17 @@ def emit_contraction(
     if module.sizes is not None:
         size = module.sizes.parameter
         if module.sizes.follows:
-            which = axes_of(decided)[0], tile_of(decided)[0]
+            lends = not start or len(decided.columns.dims) == 1  # a row that sums begin with is one piece in any panel
+            first, like = decided, with_numbers(op, [0] * len(sizes_of(op)))
+            which = axes_of(first)[0], tile_of(first)[0]
 
-            def numbers(given: tuple[int, ...], _near: bool) -> tuple[int, ...] | None:
-                c = block_product(with_numbers(op, given), elements, target, threads, settings)
-                (axes, extents), (tile, blocks) = axes_of(c), tile_of(c)
-                return (*extents, *blocks) if (axes, tile) == which else None
+            def numbers(given: tuple[int, ...], near: bool) -> tuple[int, ...] | None:
+                c = _blocked(like, given, elements, target, threads, settings)
+                (axes, extents), (tile, own) = axes_of(c), tile_of(c)
+                if axes != which[0]:
+                    return None
+                blocks = own if tile == which[1] else cut_near(c, first) if near and lends else None
+                return None if blocks is None else (*extents, *blocks)
 
             found = iter(module.sizes.answers(numbers, sizes_of(op)))
             decided = with_sizes(decided, lambda _: size(next(found)))
@@ -111,6 +124,14 @@ def emit_contraction(
         memory.reserve(layout.shared_bytes, layout.thread_bytes)
     _Emitter(module, name, decided, block, threads, alone).emit()
     return notes
+
+
+@lru_cache(16)
+def _blocked(
+    like: MergedOp, sizes: tuple[int, ...], elements: tuple[Element, ...], target: Target, threads: int, how: Settings
+) -> ProductBlocking:
+    """How a product of some sizes is blocked; once for all texts that are asked for these sizes."""
+    return block_product(with_numbers(like, sizes), elements, target, threads, how)
 
 
 def as_numbers(op: MergedOp) -> MergedOp:

@@ -21,6 +21,7 @@ from tileweave.backends.cpu.llvm.elements import splat, vector, zero
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.meanings import relu
 from tileweave.backends.cpu.llvm.products import multiply_add, pair_product, quad_product
+from tileweave.index.sizes import above
 
 _AT_ONCE = 4
 """Products of one turn of rows that have a pointer each, a power of two: 300 x 12 x 300 takes 31 us so, 33 with one
@@ -199,7 +200,7 @@ class _Tile:
         column_bases, masks = self.column_bases() if tile.b is ReadFrom.IN_PLACE else ([], [])
 
         size = self.columns.total * self.contracted.total * width
-        large = size > _FIRST_CACHE and tile.ahead not in (Ahead.LINE, Ahead.NEVER)
+        large = above(size, _FIRST_CACHE) and tile.ahead not in (Ahead.LINE, Ahead.NEVER)
 
         def step(
             masks: Sequence[str | None],

@@ -81,6 +81,13 @@ def _best(
     return best, least
 
 
+def cycles_in(height: int, vectors: int, rows: int, columns: int, lanes: int) -> float:
+    """As `tile_cycles`, in tiles of some rows and vectors."""
+    panels, last = divmod(columns, vectors * lanes)
+    one, edge = _tile_time(height, vectors), _tile_time(height, -(-last // lanes))
+    return -(-rows // height) * (panels * one + edge)
+
+
 def vector_registers(target: Target, contracted: Contracted) -> int:
     """Registers for a tile and its factors; products of 8 bits, four at a time, need some beside: see `micro`."""
     return target.registers - 4 if contracted.together == _QUADS else target.registers

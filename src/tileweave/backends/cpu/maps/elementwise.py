@@ -24,7 +24,7 @@ from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES, constants, emit_ne
 from tileweave.backends.cpu.llvm.meanings import CHEAP, HEAVY, Registers, wide_of
 from tileweave.backends.cpu.maps.blocks import LONG_ROW_BYTES, paged
 from tileweave.backends.cpu.maps.order import Shape, shape_of, with_sizes
-from tileweave.backends.cpu.maps.pieces import SplitReduction, pieces_of
+from tileweave.backends.cpu.maps.pieces import MOST_BYTES, SplitReduction, pieces_of
 from tileweave.backends.cpu.maps.points import Carried, Points
 from tileweave.backends.cpu.maps.tiles import PIECE, RUN, Crossing, crossing_of, emit_tiles
 from tileweave.backends.cpu.maps.transpose import emit_transpose, transposable
@@ -95,13 +95,19 @@ def emit_elementwise(
 
 def _emit_pieces(f: Function, target: Target, pieces: SplitReduction, rivals: Pairs) -> None:
     """Partial results, then what they come to; each in a function of its own."""
-    held = f.slot("i8", plain(pieces.size_bytes))
-    starts = {o: f.at(held, plain(place)) for o, place in zip(pieces.results, pieces.places, strict=True)}
+    sizes = f.module.sizes
+
+    def word(offset: int) -> int:
+        return offset if sizes is None or (known(offset) and not offset) else sizes.parameter(offset)
+
+    held = f.slot("i8", pieces.size_bytes if sizes is None else MOST_BYTES)
+    starts = {o: f.at(held, word(place)) for o, place in zip(pieces.results, pieces.places, strict=True)}
     operands = [starts.get(o, f"%p{o}") for o in range(len(pieces.part_elements))]
     for k, part in enumerate(pieces.parts):
         name = f"{f.name}.part{k}"
         emit_elementwise(f.module, target, name, part, pieces.part_elements, rivals, parallel=k == 0)
-        f.call(name, "ptr %env", "i64 %thread", *(f"ptr {p}" for p in operands))
+        given = [f.at(p, word(over)) for p, over in zip(operands, pieces.over_by, strict=True)] if k else operands
+        f.call(name, "ptr %env", "i64 %thread", *(f"ptr {p}" for p in given))
     name = f"{f.name}.whole"
     emit_elementwise(f.module, target, name, pieces.whole, pieces.whole_elements, frozenset(), parallel=False)
     results = [f"ptr {p}" for o in pieces.results for p in (starts[o], f"%p{o}")]

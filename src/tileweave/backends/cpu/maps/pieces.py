@@ -11,6 +11,7 @@ from math import prod
 
 from tileweave.backends.cpu.llvm.elements import Element
 from tileweave.backends.cpu.llvm.meanings import wide_of
+from tileweave.index.sizes import derived
 from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, Stage
 
 _MOST, _LEAST = 64, 4
@@ -19,6 +20,7 @@ _PIECE_POINTS = 8192
 """Points that are worth a piece."""
 _HELD_BYTES = 32 * 1024
 """Partial results are on the stack."""
+MOST_BYTES = 2 * _HELD_BYTES
 _STEP = 256
 """A piece of a long axis is a multiple of this, so that whole vectors fill it."""
 _KINDS = {"sum": "ReduceSum", "prod": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin"}
@@ -32,15 +34,17 @@ class SplitReduction:
         results: numbers of the operands that are reductions' results, in the order of their stages.
         parts: what forms partial results: pieces that may be formed at once, and what is left over. They have the
             operands of the whole, with partial results for results.
+        over_by: bytes from the operands of the pieces to those of what is left over.
         part_elements: the types of these operands.
         places: bytes from the beginning of all partial results to those of each result.
-        size_bytes: of all partial results.
+        size_bytes: of all partial results, `MOST_BYTES` at most.
         whole: takes partial results into results; its operands are, for every result, the partial ones and itself.
         whole_elements: the types of these.
     """
 
     results: tuple[int, ...]
     parts: tuple[MergedOp, ...]
+    over_by: tuple[int, ...]
     part_elements: tuple[Element, ...]
     places: tuple[int, ...]
     size_bytes: int
@@ -64,26 +68,22 @@ def pieces_of(op: MergedOp, elements: tuple[Element, ...]) -> SplitReduction | N
     over = sorted((dim for dim in dims if not dim.strides[results[0]]), key=lambda dim: dim.extent)
     wide = [wide_of(elements[o]) for o in results]
     spans = [one.width_bytes * prod(dim.extent for dim in kept) for one in wide]
-    count = min(_MOST, prod(dim.extent for dim in dims) // _PIECE_POINTS, _HELD_BYTES // sum(spans) - 1)
+    count = derived(_count, prod(dim.extent for dim in dims), sum(spans))
     if not over or count < _LEAST or over[-1].extent < count:
         return None
     cut = over[-1]
-    length = cut.extent // count
-    if length >= 16 * _STEP:
-        length -= length % _STEP
+    length = derived(_length, cut.extent, count)
     count = cut.extent // length
     rest = cut.extent - count * length
-    places = [sum(spans[:k]) * (count + 1) for k in range(len(spans) + 1)]
+    places = [sum(spans[:k]) * (count + 1) if k else 0 for k in range(len(spans) + 1)]
 
-    def part(begin: int, *ahead: Mode) -> MergedOp:
-        """A chain over these axes and the others, into the partial results from this one on."""
+    def part(*ahead: Mode) -> MergedOp:
+        """A chain over these axes and the others, into partial results."""
         into = {o: [one.width_bytes * n for n in _packed(kept)] for o, one in zip(results, wide, strict=True)}
         axes: list[tuple[Mode, dict[int, int]]] = [(dim, {}) for dim in over[:-1]]
         axes += [(dim, {o: row[k] for o, row in into.items()}) for k, dim in enumerate(kept)]
         axes += [(dim, dict(zip(results, spans, strict=True)) if dim is steps else {}) for dim in ahead]
-        offsets = [offset + begin * length * stride for offset, stride in zip(op.offsets, cut.strides, strict=True)]
-        for o, span in zip(results, spans, strict=True):
-            offsets[o] = begin * span
+        offsets = [0 if o in into else offset for o, offset in enumerate(op.offsets)]
         moved = tuple(
             Mode(dim.extent, tuple(row.get(o, 0) if o in into else s for o, s in enumerate(dim.strides)))
             for dim, row in axes
@@ -92,16 +92,30 @@ def pieces_of(op: MergedOp, elements: tuple[Element, ...]) -> SplitReduction | N
         return replace(op, kind="Chain", modes=moved, offsets=tuple(offsets), stages=stages, guard=())
 
     steps = Mode(count, tuple(length * s for s in cut.strides))
-    parts = [part(0, steps, Mode(length, cut.strides))] + ([part(count, Mode(rest, cut.strides))] if rest else [])
+    parts = [part(steps, Mode(length, cut.strides))] + ([part(Mode(rest, cut.strides))] if rest else [])
+    behind = dict(zip(results, spans, strict=True))
+    over_by = [count * behind[o] if o in behind else count * length * s if s else 0 for o, s in enumerate(cut.strides)]
     return SplitReduction(
         results,
         tuple(parts),
+        tuple(over_by),
         tuple(wide[results.index(o)] if o in results else one for o, one in enumerate(elements)),
         tuple(places[:-1]),
         places[-1],
         _whole(op, sums, kept, wide, len(parts) - 1 + count),
         tuple(one for k, o in enumerate(results) for one in (wide[k], elements[o])),
     )
+
+
+def _count(points: int, span_bytes: int) -> int:
+    """How many pieces: whole ones, so that all partial results and those of what is left over have room."""
+    return min(_MOST, points // _PIECE_POINTS, _HELD_BYTES // span_bytes - 1)
+
+
+def _length(extent: int, count: int) -> int:
+    """Of an axis in a piece; there are less than twice as many pieces as were asked for."""
+    length = extent // count
+    return length - length % _STEP if length >= 16 * _STEP else length
 
 
 def _packed(dims: Sequence[Mode]) -> list[int]:
