@@ -97,15 +97,18 @@ def test_plan_leaves_no_folder_that_a_program_makes_for_its_files(folder, capsys
     """One that was there before stays, and so does one that holds anything."""
     Path("makes.py").write_text(
         "import numpy as np, tileweave as tw\nfrom pathlib import Path\n"
-        "for name in ('new', 'old', 'used'):\n"
+        "for name in ('new', 'new/deep', 'old', 'emptied', 'used'):\n"
         "    Path(name).mkdir(exist_ok=True)\n"
+        "    [file.unlink() for file in Path('emptied').glob('before.npy')]\n"
         "    Path('used', 'note').write_text('') if name == 'used' else None\n"
         "    tw.run(tw.sink(tw.source(np.ones(4)) * 2, Path(name, 'made.npy')))\n"
     )
-    Path("old").mkdir()
-    os.utime("old", (1e9, 1e9))
+    for name in ("old", "emptied"):
+        Path(name).mkdir()
+    Path("emptied/before.npy").write_text("")
     assert main(["plan", "makes.py"]) == 0
-    assert [Path(name).exists() for name in ("new", "old", "used/note")] == [False, True, True]
+    found = [Path(name).exists() for name in ("new", "old", "emptied", "emptied/before.npy", "used/note")]
+    assert found == [False, True, True, False, True]
     assert main(["run", "makes.py"]) == 0
     assert np.load("new/made.npy").tolist() == [2, 2, 2, 2]
 

@@ -9,10 +9,10 @@ import os
 import runpy
 import select
 import sys
-import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tileweave.cli.files import check_new, draw, write_whole
 from tileweave.cli.model import run_model
@@ -121,12 +121,13 @@ def plan_program(options: argparse.Namespace) -> int:
     planning = Planning(options)
     before = documents(options.diff, "--diff") if options.diff else []
     settings = Session(machines=chosen_machines(options), planned=planned, choosing=planning.choose, kept=planning.kept)
-    out, sys.stdout, began = sys.stdout, sys.stderr if options.json else sys.stdout, time.time()
+    out, sys.stdout = sys.stdout, sys.stderr if options.json else sys.stdout
     try:
-        status = execute(options, settings)
+        with _folders_made() as made:
+            status = execute(options, settings)
     finally:
         sys.stdout = out
-        _remove_folders(plans, began)
+        _remove_folders(plans, made)
     if not plans and status == 0:
         raise nothing_runs("tileweave plan", options.program)
     _keep(options, plans)
@@ -149,18 +150,31 @@ def plan_program(options: argparse.Namespace) -> int:
     return status
 
 
-def _remove_folders(plans: Sequence[Plan], began: float) -> None:
+@contextlib.contextmanager
+def _folders_made() -> Iterator[list[Path]]:
+    """The folders that are made in a with block, in order. The time of one that was there changes with its files."""
+    made, before = list[Path](), os.mkdir
+
+    def noted(path: Any, *given: Any, dir_fd: int | None = None, **named: Any) -> None:
+        before(path, *given, dir_fd=dir_fd, **named)
+        if dir_fd is None:
+            made.append(Path(os.fsdecode(path)).absolute())  # the program may change its folder
+
+    os.mkdir = noted  # by which `os.makedirs` and `Path.mkdir` go, too
+    try:
+        yield made
+    finally:
+        os.mkdir = before
+
+
+def _remove_folders(plans: Sequence[Plan], made: Sequence[Path]) -> None:
     """Removes the empty folders that a program has made for files that it would have written, had it run."""
-    for target in {sink.target for plan in plans for sink in plan.graph.sinks}:
-        if isinstance(target, FileTarget) and "://" not in target.path:
-            folder = Path(target.path).parent
-            with contextlib.suppress(OSError):  # it does not exist, or holds something
-                if folder.stat().st_mtime > began - CLOCK_SECONDS:
-                    folder.rmdir()
-
-
-CLOCK_SECONDS = 0.1
-"""How much later than files say the system's clock may be; a folder that was there before is older than that."""
+    targets = {sink.target for plan in plans for sink in plan.graph.sinks}
+    files = {Path(one.path).absolute() for one in targets if isinstance(one, FileTarget) and "://" not in one.path}
+    for folder in reversed(made):
+        if any(folder in file.parents for file in files):
+            with contextlib.suppress(OSError):  # it is gone, or holds something
+                folder.rmdir()
 
 
 def nothing_runs(asked: str, program: str) -> PlanError:

@@ -24,6 +24,7 @@ from typing import Any
 from tileweave.backends.base import backends
 from tileweave.backends.host import available_threads
 from tileweave.errors import RunError
+from tileweave.kept import lock_of_process
 from tileweave.runtime.ray.watchdog import Watchdog, clear, end, family, naming
 
 CONNECT_SECONDS = 5.0
@@ -97,6 +98,8 @@ class RaySession:
 _OPEN: RaySession | None = None
 _WATCHDOG: Watchdog | None = None
 _TOKEN = secrets.token_hex(16)
+_CONNECTING = lock_of_process(threading.RLock)
+"""Ray itself bears no two threads that start it at once."""
 
 
 def load() -> Any:
@@ -119,6 +122,11 @@ def connect(threads: int | None = None, address: str | None = None) -> RaySessio
 
     A session stays open for the next run and is closed when the process ends, or by `shutdown`.
     """
+    with _CONNECTING:
+        return _connected(threads, address)
+
+
+def _connected(threads: int | None, address: str | None) -> RaySession:
     global _OPEN
     ray = load()
     if _OPEN is not None:
