@@ -64,3 +64,33 @@ def test_a_cluster_that_starts_late_is_started_once_again(
     assert re.search(re.escape(says).replace(r"\.\*", "(?s:.*)"), done.stdout), (done.stdout, done.stderr)
     assert ("is started once again" in done.stderr) == slow
     nothing_runs(f"TILEWEAVE_TEST_RUN={tmp_path}")
+
+
+THREADS = """
+import threading
+import tileweave as tw
+from tileweave.runtime.ray import session, shutdown
+found, begun, begin = [], [], session._begin
+def counted(*given):
+    begun.append(given)
+    return begin(*given)
+session._begin = counted
+def go():
+    found.append(tw.run(tw.source([1, 2]) * 3, runtime="ray").tolist())
+threads = [threading.Thread(target=go) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+go()
+print(found, len(begun))
+shutdown()
+"""
+
+
+@needs_ray
+def test_threads_that_end_leave_the_cluster_that_they_have_started_together(tmp_path: Path) -> None:
+    env = {**ENV, "TILEWEAVE_TEST_RUN": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=200, env=env)
+    assert done.stdout == "[[3, 6], [3, 6], [3, 6]] 1\n", (done.stdout, done.stderr)
+    nothing_runs(f"TILEWEAVE_TEST_RUN={tmp_path}")

@@ -15,9 +15,10 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -344,7 +345,8 @@ ENDED_SECONDS = 5.0
 
 def _begin(ray: Any, threads: int) -> RaySession:
     with _on_loopback(), _ended_where_it_fails(ray):
-        ray.init(
+        start = partial(
+            ray.init,
             address="local",
             _temp_dir=_scratch(),
             num_cpus=threads,
@@ -353,7 +355,27 @@ def _begin(ray: Any, threads: int) -> RaySession:
             log_to_driver=False,
             _node_ip_address=LOOPBACK,
         )
+        start() if threading.current_thread() is threading.main_thread() else _in_thread_that_stays(start)
         return _session(ray, True, None)
+
+
+def _in_thread_that_stays(work: Callable[[], object]) -> None:
+    """Does it in a thread of its own: the system kills what Ray starts when the thread ends that started it."""
+    failed, done = list[BaseException](), threading.Event()
+
+    def live() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+        done.set()
+        if not failed:
+            threading.Event().wait()  # as long as the process lives
+
+    threading.Thread(target=live, name="tileweave-ray", daemon=True).start()
+    done.wait()
+    if failed:
+        raise failed[0]
 
 
 @contextmanager
