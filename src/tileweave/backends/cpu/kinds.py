@@ -15,8 +15,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tileweave.backends.cpu.direct.match import match
-from tileweave.backends.cpu.gemm.blocking import ProductBlocking, are_tiny, axes_of, cut_like, may_lend, tile_of
-from tileweave.backends.cpu.gemm.contract import may_start, without_start
+from tileweave.backends.cpu.gemm.blocking import (
+    NEAR,
+    ProductBlocking,
+    are_tiny,
+    axes_of,
+    cut_like,
+    longer,
+    may_lend,
+    tile_of,
+)
+from tileweave.backends.cpu.gemm.contract import may_start, starts_in, without_start
 from tileweave.backends.cpu.gemm.gett import block_product, cut_product
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.target.jit import Code
@@ -130,7 +139,7 @@ class Family:
         Args:
             sizes: of every axis of the program. All extents are 2 or more, all strides positive, or zero where the
                 family's are.
-            lent: whether code may serve that was made for another tile, and is slower.
+            lent: whether code may serve that was made for another tile, and is slower by more than a little.
         """
         order = self.op.operands
         ends = ends_of(sizes, self.widths)
@@ -146,24 +155,29 @@ class Family:
         starts = len(order) > 3
         if starts:
             op = MergedOp(old.kind, order, modes, old.offsets, old.width_bytes, init=old.init, relu=old.relu)
-            if not may_start(op, self.elements, self.target, self.threads, DEFAULT):
-                return None
             c = self.blocked(op)
+            if not starts_in(op, c):
+                return None
         else:
             c = cut_product(modes, old.offsets, old.init == (), self.elements, self.target, self.threads)
         (axes, numbers), (tile, blocks) = axes_of(c), tile_of(c)
         known = self.variants.get((axes, tile))
         bounds = [number for end in ends for number in (0, end)]
-        if known is not None and not are_tiny(modes):
+        tiny = are_tiny(modes)
+        if known is not None and not tiny:
             for one in known:
                 found = _served(one(), (*numbers, *blocks, *bounds), ends)
                 if found is not None:
                     return found
-        if not lent or starts or not may_lend(c) or c.columns.pack_panels > 1:
+        if not may_lend(c) or c.columns.pack_panels > 1:
             return None
-        for one, other in self._like(axes, tile, c):
+        others = self._like(axes, tile, c)
+        beside = [] if tiny else sorted([(longer(c, other), k) for k, (_, other) in enumerate(others)])
+        near = [(False, *others[k]) for ratio, k in beside if ratio <= NEAR]
+        slower = [(True, *other) for other in others] if lent and not starts else []
+        for is_slower, one, other in (*near, *slower):
             cut = cut_like(c, other)
-            found = None if cut is None else _served(one(), (*numbers, *cut, *bounds), ends, lent=True)
+            found = None if cut is None else _served(one(), (*numbers, *cut, *bounds), ends, lent=is_slower)
             if found is not None:
                 return found
         return None

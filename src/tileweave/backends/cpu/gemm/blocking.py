@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import inf
 from typing import Any
 
 from tileweave.backends.cpu.gemm.packing.prefetch import prefetch_steps
@@ -325,20 +326,34 @@ def cut_like(c: ProductBlocking, other: ProductBlocking) -> list[int] | None:
 
 
 NEAR = 1.05
-"""How much longer a product may take in the tiles of another one than in its own, as modelled."""
+"""How many times as long a product may take in other tiles that serve it for good: to write code of its own takes as
+long as hundreds of runs."""
+
+
+def longer(c: ProductBlocking, other: ProductBlocking) -> float:
+    """How many times as long a product takes in the tiles of another one; inf where operands are read otherwise."""
+    if (c.a, c.b, c.keep_a, c.a_resident) != (other.a, other.b, other.keep_a, other.a_resident):
+        return inf
+    return _cycles(c, other) / _cycles(c, c)
+
+
+def _cycles(c: ProductBlocking, other: ProductBlocking) -> float:
+    """Of a product in the tiles of another one, as its code has them where sizes are words of the table."""
+    lanes, vectors = other.columns.lanes, other.columns.groups
+    panels, rest = divmod(c.columns.total, other.columns.width)
+    least = other.last / 2 if other.last else vectors // 2 if vectors in (2, 4) else -(-rest // lanes)
+    last = least if rest <= least * lanes else vectors
+    tiles = -(-c.rows.total // other.rows.width), panels
+    return cycles_in(other.rows.width, vectors, last if rest else 0, tiles, held=c.a_in_place)
 
 
 def cut_near(c: ProductBlocking, other: ProductBlocking) -> list[int] | None:
     """As `cut_like`, where code of the other one would take about the time of its own."""
     if not may_lend(c) or not may_lend(other) or tile_of(c)[0][_TILE:] != tile_of(other)[0][_TILE:]:
         return None
-    n = c.columns.lanes
-    if other.columns.lanes != n or c.columns.pack_panels > 1:
+    if other.columns.lanes != c.columns.lanes or c.columns.pack_panels > 1:
         return None
-    own, lent = (
-        cycles_in(one.rows.width, one.columns.width // n, c.rows.total, c.columns.total, n) for one in (c, other)
-    )
-    return cut_like(c, other) if lent <= NEAR * own else None
+    return cut_like(c, other) if longer(c, other) <= NEAR else None
 
 
 def with_sizes(c: ProductBlocking, size: Callable[[int], int]) -> ProductBlocking:

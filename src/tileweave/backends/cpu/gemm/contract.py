@@ -144,10 +144,13 @@ def may_start(op: MergedOp, elements: tuple[Element, ...], target: Target, threa
 
     The row then lies, vector by vector, as far from its base as the output's vectors from theirs.
     """
-    plain = without_start(op)
     if op.operands[2] in op.operands[:2] or elements[3] != elements[2]:
         return False
-    c = block_product(plain, elements[:3], target, threads, settings)
+    return starts_in(op, block_product(without_start(op), elements[:3], target, threads, settings))
+
+
+def starts_in(op: MergedOp, c: ProductBlocking) -> bool:
+    """As `may_start`, of a contraction whose tensors allow it, cut in some way."""
     columns, v = c.columns, 0 if c.swapped else 1
     if c.outer or not columns.output_dense or columns.segments > 1 or columns.lanes == 1:
         return False

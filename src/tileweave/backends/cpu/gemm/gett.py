@@ -18,11 +18,13 @@ from tileweave.backends.cpu.gemm.panels import Contracted, Panels
 from tileweave.backends.cpu.gemm.sides import ACROSS_PRODUCTS, VECTORS, dense_in, lanes_of, runs_across, side_dims
 from tileweave.backends.cpu.gemm.tile import (
     BLOCK_BYTES,
+    FEW_ROWS,
     PLACES,
     balanced,
     choose_tile,
     cut_for_threads,
     halves,
+    holds_rows,
     paired_in_place,
     share,
     spreads,
@@ -112,12 +114,15 @@ def cut_product(
     total = contracted.total
     work = 2 * n_rows * n_columns * total
     # the tile is chosen for the threads only where no sum depends on it: results must not differ with their number
-    few = not batch and n_rows <= _FEW_ROWS and PARALLEL_WORK < work < _SWEPT_FLOPS
+    few = not batch and n_rows <= FEW_ROWS and PARALLEL_WORK < work < _SWEPT_FLOPS
     # all columns in one panel, or products so few that a row is better written in long runs; where masks cost nothing
     three = n_columns <= 3 * lanes or total <= _FEW_PRODUCTS
     three = (three and target.masks_stores) or n_columns == 3 * lanes
     some = (3,) if choices is VECTORS and n_columns > 2 * lanes and three else choices
-    chosen = choose_tile(vector_registers(target, contracted), n_rows, n_columns, lanes, some, threads if few else 1)
+    held = holds_rows(row_dims, contracted, row_element, same=row_element == column_element == out)
+    chosen = choose_tile(
+        vector_registers(target, contracted), n_rows, n_columns, lanes, some, threads if few else 1, held=held
+    )
     mr, nv = settings.tile(chosen, choices, target.registers, lanes)
     mr = min(mr, n_rows)
     row_lanes = min(1 << (mr - 1).bit_length(), target.lanes(out.width_bytes), 16)
@@ -403,7 +408,6 @@ def _halves(dim: Mode, run: int) -> tuple[Mode, Mode]:
     return Mode(run, dim.strides), Mode(dim.extent // run, tuple(run * s for s in dim.strides))
 
 
-_FEW_ROWS = 96
 _SELDOM, _SMALL = 48, 1 << 15
 """Rows whose tiles read the vector operand too seldom for a packed copy to pay: each tile meets a line twice where
 rows do not begin with lines, loads with masks, and a page of memory with every row or two. 440 x 103 x 250 takes 250 us
@@ -441,7 +445,7 @@ def _blocked(
     same_type = columns.element == columns.sums
     small = total * n_columns * width <= 24 * 1024  # B stays in a first cache as it lies
     few_rows = all_rows <= 1  # B is read once: packing would read it once as well
-    compact = n_rows <= _FEW_ROWS and total * n_columns * width <= target.l2_bytes // 2 and _close(contracted, columns)
+    compact = n_rows <= FEW_ROWS and total * n_columns * width <= target.l2_bytes // 2 and _close(contracted, columns)
     in_panels = lies_in_panels(columns.dims, contracted, columns.element, columns.sums) == columns.width
     stays = total * n_columns * width <= target.l2_bytes // 2 or all_rows <= _FEW_PANELS
     whole = n_columns >= columns.lanes or all_rows <= 2  # a vector with a mask, read again and again, is better packed
@@ -470,10 +474,7 @@ def _blocked(
     stays = n_rows * kc * width <= target.l2_bytes // 2 and total >= _FEW_PRODUCTS  # else addresses cost more than it
     rows_spread = rows.width <= target.l1_bytes // PLACES or len(rows.dims) > 1 or spreads(rows.dims, 0)
     near_a = lies_near and stays and len(rows.dims) == 1 and spreads(contracted.dims, 0)
-    # rows dense along K that many columns meet: 878 x 136 x 162 in FP64 runs at 39 GFLOP/s with packed rows that stay,
-    # at 59 so, 2993 x 635 x 1406 in FP32 at 103 and 128; few rows are better packed: 86 x 921 x 370 at 109 and 99
-    held_a = same_type and n_rows > _FEW_ROWS and contracted.dense(0, width)
-    held_a = held_a and len(rows.dims) == len(contracted.dims) == 1 and spreads(rows.dims, 0)
+    held_a = holds_rows(rows.dims, contracted, rows.element, same=same_type and rows.element == rows.sums)
     a_in_place = rows.element == rows.sums and (rows_spread or all_columns == 1) and (seldom or near_a or held_a)
     if paired_k:
         a_in_place, row_panels, column_panels = True, all_rows, 1
