@@ -199,7 +199,8 @@ class ClusterRun:
         self.tasks_done = 0
         self.begin = time.time()
         self.cores = max(map(self._threads, self.units), default=1)
-        self.looked = self.answered = self.able = time.monotonic()  # when the cluster was asked, answered, had a node
+        self.looked = self.answered = time.monotonic()  # when the cluster was asked, and when it answered
+        self.nodeless: float | None = None  # since when it has had no node that can compute
         self.promised = [0] * len(self.limits)
         self.held = list(self.promised)
         self.peaks = list(self.promised)
@@ -390,8 +391,10 @@ class ClusterRun:
         if now - self.answered > patience:
             raise RunError("run(plan, runtime='ray')", f"the cluster at {where} is gone; no sink was written")
         if self.answered < now or self.session.own or self.session.has_cores(self.cores):
-            self.able = now
-        elif now - self.able > NODELESS_SECONDS:
+            self.nodeless = None
+        elif self.nodeless is None:
+            self.nodeless = now
+        elif now - self.nodeless > NODELESS_SECONDS:
             problem = f"the cluster at {where} has no node of {self.cores} cores any more; no sink was written"
             raise RunError("run(plan, runtime='ray')", problem, legal="a cluster with a node that lives")
 
