@@ -169,7 +169,7 @@ class Family:
                 found = _served(one(), (*numbers, *blocks, *bounds), ends)
                 if found is not None:
                     return found
-        if not may_lend(c) or c.columns.pack_panels > 1:
+        if not may_lend(c, starts=starts) or c.columns.pack_panels > 1:
             return None
         others = self._like(axes, tile, c)
         beside = [] if tiny else sorted([(longer(c, other), k) for k, (_, other) in enumerate(others)])

@@ -280,11 +280,7 @@ def axes_of(c: ProductBlocking) -> tuple[Hashable, list[int]]:
     return (*about, *kinds, summed.interleaved, summed.paired, *map(bool, c.offsets)), numbers
 
 
-_TILE = 6
-"""So many parts of the first of `tile_of` are the tile; the others are how operands are read."""
-
-
-def tile_of(c: ProductBlocking) -> tuple[tuple[Hashable, ...], list[int]]:
+def tile_of(c: ProductBlocking) -> tuple[Hashable, list[int]]:
     """As `axes_of`, of how they are cut: what `cut_like` takes from another product comes first."""
     rows, columns = c.rows, c.columns
     tile = rows.width, rows.lanes, columns.width, columns.lanes, c.transposed_panels, c.last
@@ -292,9 +288,13 @@ def tile_of(c: ProductBlocking) -> tuple[tuple[Hashable, ...], list[int]]:
     return (*tile, c.a, c.b, c.keep_a, c.a_resident), numbers
 
 
-def may_lend(c: ProductBlocking) -> bool:
-    """Whether code of a product may serve others, and other code it: whatever the tiles, see `cut_like`."""
-    return not (c.untiled or c.transposed_panels or c.in_panels)
+def may_lend(c: ProductBlocking, *, starts: bool = False) -> bool:
+    """Whether code of a product may serve others, and other code it: whatever the tiles, see `cut_like`.
+
+    Where sums start with a row, that has to be one piece in panels of any width.
+    """
+    pieces = starts and len(c.columns.dims) > 1
+    return not (c.untiled or c.transposed_panels or c.in_panels or pieces)
 
 
 def cut_like(c: ProductBlocking, other: ProductBlocking) -> list[int] | None:
@@ -347,9 +347,9 @@ def _cycles(c: ProductBlocking, other: ProductBlocking) -> float:
     return cycles_in(other.rows.width, vectors, last if rest else 0, tiles, held=c.a_in_place)
 
 
-def cut_near(c: ProductBlocking, other: ProductBlocking) -> list[int] | None:
+def cut_near(c: ProductBlocking, other: ProductBlocking, *, starts: bool) -> list[int] | None:
     """As `cut_like`, where code of the other one would take about the time of its own."""
-    if not may_lend(c) or not may_lend(other) or tile_of(c)[0][_TILE:] != tile_of(other)[0][_TILE:]:
+    if not may_lend(c, starts=starts) or not may_lend(other, starts=starts):
         return None
     if other.columns.lanes != c.columns.lanes or c.columns.pack_panels > 1:
         return None

@@ -99,7 +99,6 @@ def emit_contraction(
     if module.sizes is not None:
         size = module.sizes.parameter
         if module.sizes.follows:
-            lends = not start or len(decided.columns.dims) == 1  # a row that sums begin with is one piece in any panel
             first, like = decided, with_numbers(op, [0] * len(sizes_of(op)))
             which = axes_of(first)[0], tile_of(first)[0]
 
@@ -108,7 +107,7 @@ def emit_contraction(
                 (axes, extents), (tile, own) = axes_of(c), tile_of(c)
                 if axes != which[0]:
                     return None
-                blocks = own if tile == which[1] else cut_near(c, first) if near and lends else None
+                blocks = own if tile == which[1] else cut_near(c, first, starts=start) if near else None
                 return None if blocks is None else (*extents, *blocks)
 
             found = iter(module.sizes.answers(numbers, sizes_of(op)))
