@@ -16,6 +16,7 @@ from tileweave.graph.ops.grouped.rows import REDUCTIONS
 from tileweave.graph.passes.grouping.alike import Descent, Places, alike
 from tileweave.graph.passes.grouping.attention import ATTENTION, FEWEST_QUERIES, NARROW_ATTENTION
 from tileweave.graph.passes.grouping.chains import CONV_CHAIN, ON_DEVICES
+from tileweave.graph.passes.grouping.counts import COUNTED
 from tileweave.graph.passes.grouping.rows import NARROW_ROWS, ROWS
 from tileweave.graph.passes.grouping.sorts import VALUES_ALONE
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
@@ -25,8 +26,8 @@ from tileweave.lower.programs import lowering
 from tileweave.planner import Machines
 
 WAYS: tuple[tuple[Any, ...], ...] = (
-    (*FUSIONS, VALUES_ALONE, CONV_CHAIN, ROWS, NARROW_ROWS, ATTENTION, NARROW_ATTENTION),
-    (*FUSIONS, VALUES_ALONE),
+    (COUNTED, *FUSIONS, VALUES_ALONE, CONV_CHAIN, ROWS, NARROW_ROWS, ATTENTION, NARROW_ATTENTION),
+    (COUNTED, *FUSIONS, VALUES_ALONE),
     (),
 )
 """What is fused before planning, and where that does not fit the memory; nothing where a plan is pinned."""
@@ -137,7 +138,10 @@ def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[Rewrit
             made = tensor.producer
             if isinstance(made, Selector):
                 made = made.inputs[0][1].producer
-            if rule in ON_DEVICES:
+            if rule is COUNTED:
+                if len(machines) == 1:  # several may share the labels and add up
+                    return number
+            elif rule in ON_DEVICES:
                 if isinstance(made, Operation) and on_device(made):
                     return number
             elif not isinstance(made, Operation) or made.operator not in ("fused", *GROUPS):

@@ -27,6 +27,7 @@ from tileweave.backends.cpu.target.calls import Bound
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import Target, host
 from tileweave.backends.cpu.target.threads import pool
+from tileweave.backends.host import LINE_BYTES
 from tileweave.errors import BackendError
 
 Array = NDArray[Any]
@@ -133,6 +134,49 @@ def emit_entry(module: Module, tasks_at: int) -> None:
         lambda: run_tasks(f, "rows", "%env", tasks, "0"),
         lambda: f.call("rows", "ptr %env", "i64 0", "i64 0"),
     )
+    f.ret()
+
+
+_TOGETHER = 4
+"""Vectors per turn of a dense copy."""
+
+
+def emit_copy(module: Module, target: Target) -> None:
+    """Add ``copy(into, from, size)``: bytes that lie dense, by vectors of which those written are aligned.
+
+    The C library's takes up to twice as long where both begin differently within a cache line, if it copies by a string
+    instruction (glibc 2.39 on a Zen 4, pieces of 64 KiB and more).
+    """
+    f, width = Function(module, "copy", [("ptr", "into"), ("ptr", "from"), ("i64", "size")]), target.vector_bytes
+    module.declare("llvm.memcpy.p0.p0.i64", "void {}(ptr, ptr, i64, i1)")
+    full = vector("i8", width)
+
+    def vector_of(at: Value, align: int = 1) -> None:
+        f.store(full, f.load(full, f.at("%from", at), 1), f.at("%into", at), align)
+
+    def turn(at: Value, _: object) -> None:
+        for begin in range(0, _TOGETHER * width, LINE_BYTES):
+            ahead = f.add(f.add(at, begin), AHEAD_BYTES)
+            vectors.prefetch(f, f.at("%from", ahead))
+            vectors.prefetch(f, f.at("%into", ahead), write=True)
+        values = [f.load(full, f.at("%from", f.add(at, k * width)), 1) for k in range(_TOGETHER)]
+        for k, value in enumerate(values):
+            f.store(full, value, f.at("%into", f.add(at, k * width)), width)
+
+    def long() -> None:
+        vector_of(0)
+        begin = f.sub(width, f.value(f"and i64 {f.value('ptrtoint ptr %into to i64')}, {width - 1}"))
+        last = f.sub("%size", width)
+        turns = f.value(f"and i64 {f.sub(last, begin)}, {-_TOGETHER * width}")
+        whole = f.add(begin, turns)
+        f.loop(begin, whole, turn, step=_TOGETHER * width)
+        f.loop(whole, last, lambda at, _: vector_of(at, width), step=width)
+        vector_of(last)
+
+    def short() -> None:
+        f.emit("call void @llvm.memcpy.p0.p0.i64(ptr %into, ptr %from, i64 %size, i1 false)")
+
+    f.when(f.compare("ult", "%size", 2 * _TOGETHER * width), short, long)
     f.ret()
 
 

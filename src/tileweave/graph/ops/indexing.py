@@ -9,13 +9,15 @@ Source: own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from tileweave.errors import DtypeError, GraphError
 from tileweave.graph.ir.assemble import moveaxis, stack, zeros
-from tileweave.graph.ir.forms import Form, axis_form, integer
+from tileweave.graph.ir.dtypes import element_type
+from tileweave.graph.ir.forms import Form, axis_form, integer, is_integer
 from tileweave.graph.ir.nodes import Operation, Tensor, TensorType, Value
 from tileweave.graph.ir.select import broadcast_to, dimension, permute, slice_, unsqueeze
 from tileweave.graph.ir.select import getitem as basic
@@ -296,6 +298,42 @@ def _side(node: object, value: object) -> str:
 
 
 register(Operator("searchsorted", _searchsorted_block, Form(("x", "values"), {"side": _side})))
+
+
+@public()
+def bincount(x: Any, length: int, dtype: Any = np.int64) -> Tensor:
+    """How often 0, 1, .., length - 1 occur along the last dimension, as `numpy.bincount`; other numbers count nowhere.
+
+    Args:
+        x: integers [rows.., n].
+        length: how many numbers are counted, from 0 on.
+        dtype: the type of the counts.
+
+    Example:
+        >>> np.asarray(bincount([1, 3, 1, -1, 9], 4)).tolist()
+        [0, 2, 0, 1]
+    """
+    where = "bincount(x, length)"
+    x, dtype = _places(where, x), element_type(where, dtype)
+    if not x.shape or not is_integer(length, 0):
+        given = {"x": x.type, "length": length}
+        raise GraphError(where, "no rows, or no length", inputs=given, legal="x of rank 1 or more, length 0 or more")
+    rows = x.shape[:-1]
+    inputs = (("x", x, [*range(len(rows)), None]),)
+    made = TensorType((*rows, int(length)), dtype), [*range(len(rows)), None]
+    return _indexed("bincount", rows, inputs, made, costs=(("flops", float(x.shape[-1])),))
+
+
+def _bincount_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    x, kind = inputs["x"], operation.output_types["out"]
+    rows, length = prod(x.shape[:-1]), kind.shape[-1]
+    inside = (x >= 0) & (x < length)
+    first = length * np.arange(rows).reshape(*x.shape[:-1], 1)
+    found = np.bincount((first + np.where(inside, x, 0).astype(np.int64))[inside], minlength=rows * length)
+    return {"out": found.reshape(kind.shape).astype(kind.dtype)}
+
+
+register(Operator("bincount", _bincount_block, Form(("x",))))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

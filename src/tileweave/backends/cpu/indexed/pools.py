@@ -15,7 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tileweave.backends.cpu.indexed.takes import emit_tasks, share
+from tileweave.backends.cpu.indexed.places import emit_tasks, share
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import element, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value

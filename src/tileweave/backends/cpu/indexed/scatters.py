@@ -10,31 +10,28 @@ Source: own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
 from numpy.typing import NDArray
 
-from tileweave.backends.cpu.indexed.takes import (
-    APART_BYTES,
+from tileweave.backends.cpu.indexed.places import (
     EXTENTS,
     KINDS,
     STEPS,
-    WIDTHS,
+    Lines,
     PlacesCode,
-    Walk,
+    at_once,
     emit_tasks,
     share,
     unrolled,
-    walk_along,
-    walk_at,
-    write_walk,
 )
+from tileweave.backends.cpu.indexed.takes import APART_BYTES, WIDTHS, Walk, walk_along, walk_at, write_walk
 from tileweave.backends.cpu.llvm.elements import vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES
-from tileweave.backends.cpu.moves import HEAD, run_on_pool
+from tileweave.backends.cpu.moves import HEAD, emit_copy, run_on_pool
 from tileweave.backends.cpu.target.calls import Bound
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import Target, host
@@ -43,13 +40,13 @@ from tileweave.errors import BackendError
 Array = NDArray[Any]
 _WORDS = (
     *("x", "places", "updates", "out", "tasks", "parts", "extent", "block_bytes"),
-    *("outer", "outer_bytes", "count", "length", "side", "per", "fault", *EXTENTS, *STEPS),
+    *("outer", "outer_bytes", "count", "length", "side", "per", "strip", "fault", *EXTENTS, *STEPS),
 )
 _AT = {name: 8 * (HEAD + k) for k, name in enumerate(_WORDS)}
 _BYTES = 8 * (HEAD + len(_WORDS))
 _TYPES = {"f4": "float", "f8": "double", **{f"{k}{n}": f"i{8 * n}" for k in "iu" for n in WIDTHS}}
-SHORT_BYTES = 1024
-"""Blocks below this are copied together: a call to copy takes as long as some 20 updates."""
+COPIED_BYTES = 16 * 1024
+"""Blocks are copied so many bytes at a time, and then updated where they are still in the first cache."""
 PART_BYTES = 64
 """Rows as long as a cache line are worth that each thread looks at all places for those of its part."""
 
@@ -157,9 +154,15 @@ def _code(rows: bool, kind: str, how: str, places: str, deep: int, single: bool,
     f.when(f.compare("ne", wrong, 0), lambda: here.fault(wrong), lambda: emit_tasks(f, tasks))
     f.ret()
     g = Function(module, "rows", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
-    module.declare("llvm.memcpy.p0.p0.i64", "void {}(ptr, ptr, i64, i1)")
+    emit_copy(module, target)
     updates = _Updates(g, kind, how, target)
-    (_rows if rows else _lines)(PlacesCode(g, _AT, places, deep), updates, single or not kind)
+    here = PlacesCode(g, _AT, places, deep)
+    if not rows:
+        _lines(here, updates, target)
+    elif single and updates.width:
+        _points(here, updates, target)
+    else:
+        _rows(here, updates)
     g.ret()
     return compile_ir(module.text(), ("entry",), target)
 
@@ -182,7 +185,7 @@ class _Updates:
 
     def copy(self, into: str, source: str, count_bytes: Value) -> None:
         """Copy bytes."""
-        self.g.emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {into}, ptr {source}, i64 {count_bytes}, i1 false)")
+        self.g.call("copy", f"ptr {into}", f"ptr {source}", f"i64 {count_bytes}")
 
     def update(self, into: str, source: str, lanes: int = 1) -> None:
         """One element, or a vector of them."""
@@ -192,13 +195,11 @@ class _Updates:
             value = self.combined(type, lanes, g.load(type, into, self.width), value)
         g.store(type, value, into, self.width)
 
-    def row(self, into: str, source: str, count_bytes: Value, single: bool) -> None:
+    def row(self, into: str, source: str, count_bytes: Value) -> None:
         """A dense row."""
         g = self.g
         if not self.width:
             self.copy(into, source, count_bytes)
-        elif single:
-            self.update(into, source)
         else:
             size = self.lanes * self.width
             whole = g.mul(g.div(count_bytes, size), size)
@@ -230,7 +231,29 @@ def _groups(here: PlacesCode) -> tuple[Value, Value]:
     return g.rem("%task", parts), g.div("%task", parts)
 
 
-def _rows(here: PlacesCode, updates: _Updates, single: bool) -> None:
+def _points(here: PlacesCode, updates: _Updates, target: Target) -> None:
+    """Elements that lie side by side, of which a task has whole blocks."""
+    g, width = here.g, updates.width
+    x, places, new, out = (here.address(name) for name in ("x", "places", "updates", "out"))
+    count, block_bytes = (here.word(name) for name in ("count", "block_bytes"))
+    *before, (extent, last, _) = here.dimensions()
+    dimensions, moves = [*before, (extent, last, str(width))], g.compare("ne", x, out, "ptr")
+
+    def block(number: Value, carry: list[str]) -> list[Value]:
+        begin = g.mul(number, block_bytes)
+        into, own = g.at(out, begin), g.at(new, g.mul(g.mul(number, count), width))
+        g.when(moves, lambda: updates.copy(into, g.at(x, begin), block_bytes))
+
+        def one(index: Value, offset: Value) -> None:
+            updates.update(g.at(into, offset), g.at(own, g.mul(index, width)))
+
+        return [at_once(here, places, 0, count, dimensions, target, one, carry[0])]
+
+    (outside,) = g.loop(*share(g, here.word("outer"), here.word("tasks")), block, carry=[("i64", 0)])
+    here.fault(outside)
+
+
+def _rows(here: PlacesCode, updates: _Updates) -> None:
     """Rows of a task: those of its blocks whose places are in its part."""
     g = here.g
     x, places, new, out = (here.address(name) for name in ("x", "places", "updates", "out"))
@@ -238,11 +261,7 @@ def _rows(here: PlacesCode, updates: _Updates, single: bool) -> None:
     parts, dimensions = here.word("parts"), here.dimensions()
     part, group = _groups(here)
     low, high = (g.mul(edge, length) for edge in share(g, extent, parts, part))
-    size = g.sub(high, low)
-    moves, alone = g.compare("ne", x, out, "ptr"), single and updates.width > 0
-    if alone:  # elements that lie side by side, of which a task has whole blocks
-        length = str(updates.width)
-        dimensions = [*dimensions[:-1], (*dimensions[-1][:2], length)]
+    size, moves = g.sub(high, low), g.compare("ne", x, out, "ptr")
 
     def block(number: Value, carry: list[str]) -> list[Value]:
         begin = g.mul(number, block_bytes)
@@ -252,10 +271,8 @@ def _rows(here: PlacesCode, updates: _Updates, single: bool) -> None:
 
         def one(index: Value, carry: list[str]) -> list[Value]:
             offset, outside = here.offset(g.at(places, g.mul(index, here.bytes)), dimensions)
-            mine: Value = g.compare("eq", outside, 0)
-            if not alone:
-                mine = g.both(g.compare("ult", g.sub(offset, low), size), mine)
-            g.when(mine, lambda: updates.row(g.at(into, offset), g.at(own, g.mul(index, length)), length, single))
+            mine = g.both(g.compare("ult", g.sub(offset, low), size), g.compare("eq", outside, 0))
+            g.when(mine, lambda: updates.row(g.at(into, offset), g.at(own, g.mul(index, length)), length))
             return [g.value(f"or i64 {carry[0]}, {outside}")]
 
         return list(g.loop(0, count, one, carry=[("i64", carry[0])]))
@@ -265,13 +282,12 @@ def _rows(here: PlacesCode, updates: _Updates, single: bool) -> None:
     here.fault(outside)
 
 
-def _lines(here: PlacesCode, updates: _Updates, single: bool) -> None:
+def _lines(here: PlacesCode, updates: _Updates, target: Target) -> None:
     """Elements of a task: lines of its blocks, or its part of these."""
     g, width = here.g, updates.width
     x, places, new, out = (here.address(name) for name in ("x", "places", "updates", "out"))
-    names = ("count", "side", "per", "parts", "block_bytes", "extent")
-    count, side, per, parts, block_bytes, extent = (here.word(name) for name in names)
-    dimensions = here.dimensions()
+    names = ("count", "per", "parts", "block_bytes", "extent")
+    count, per, parts, block_bytes, extent = (here.word(name) for name in names)
     part, group = _groups(here)
     low, high = share(g, count, parts, part)
     moves = g.compare("ne", x, out, "ptr")
@@ -282,42 +298,27 @@ def _lines(here: PlacesCode, updates: _Updates, single: bool) -> None:
 
     groups, blocks = g.div(here.word("tasks"), parts), g.div(here.word("outer"), per)
     first, end = share(g, blocks, groups, group)
-    short = g.both(g.compare("slt", block_bytes, SHORT_BYTES), g.compare("eq", parts, 1))
+    alone = g.compare("eq", parts, 1)
+    many = g.add(g.value(f"select i1 {alone}, i64 {g.div(COPIED_BYTES, block_bytes)}, i64 0"), 1)
+    lines = Lines(here, target, places, out, low, high)
 
-    def all_at_once() -> None:
-        at = g.mul(first, block_bytes)
-        updates.copy(g.at(out, at), g.at(x, at), g.mul(g.sub(end, first), block_bytes))
+    def use(begin: str, number: Value) -> tuple[Callable[[Value, Value], None], Callable[[Value], object]]:
+        own = g.at(new, g.mul(number, width))
+        return lambda index, offset: updates.update(g.at(begin, offset), g.at(own, g.mul(index, width))), lambda _: None
 
-    g.when(g.both(moves, short), all_at_once)
-    apart = g.both(moves, g.value(f"xor i1 {short}, true"))
+    def some(number: Value, carry: list[str]) -> list[Value]:
+        behind, at = g.min(g.add(number, many), end), g.mul(number, block_bytes)
+        begin, there = g.at(out, at), g.at(x, at)
 
-    def block(number: Value, carry: list[str]) -> list[Value]:
-        begin = g.at(out, g.mul(number, block_bytes))
-        there = g.at(x, g.mul(number, block_bytes))
+        def whole() -> None:
+            updates.copy(begin, there, g.mul(g.sub(behind, number), block_bytes))
 
-        def copied() -> None:
-            def in_pieces() -> None:
-                g.loop(0, extent, lambda k, _: piece(begin, there, k))
+        def in_pieces() -> None:
+            g.loop(0, extent, lambda k, _: piece(begin, there, k))
 
-            g.when(g.compare("eq", parts, 1), lambda: updates.copy(begin, there, block_bytes), in_pieces)
+        g.when(moves, lambda: g.when(alone, whole, in_pieces))
+        wrong = lines.each(g.mul(number, per), g.mul(behind, per), use)
+        return [g.value(f"or i64 {carry[0]}, {wrong}")]
 
-        g.when(apart, copied)
-
-        def line(which: Value, carry: list[str]) -> list[Value]:
-            done = g.mul(which, count)
-            own, at = g.at(new, g.mul(done, width)), g.at(places, g.mul(done, here.bytes))
-
-            def one(index: Value) -> Value:
-                offset, outside = here.offset(g.at(at, g.mul(index, here.bytes)), dimensions)
-                into = g.at(begin, g.add(offset, g.mul(index, side)))
-                inside = g.compare("eq", outside, 0)
-                g.when(inside, lambda: updates.update(into, g.at(own, g.mul(index, width))))
-                return outside
-
-            return [unrolled(g, low, high, one, carry[0])]
-
-        lines = g.mul(number, per)
-        return list(g.loop(lines, g.add(lines, per), line, carry=[("i64", carry[0])]))
-
-    (outside,) = g.loop(first, end, block, carry=[("i64", 0)])
+    (outside,) = g.loop(first, end, some, step=many, carry=[("i64", 0)])
     here.fault(outside)

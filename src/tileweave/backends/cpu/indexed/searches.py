@@ -15,7 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tileweave.backends.cpu.indexed.takes import emit_tasks, most, share
+from tileweave.backends.cpu.indexed.places import emit_tasks, most, share
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.moves import HEAD, run_on_pool
 from tileweave.backends.cpu.target.calls import Bound

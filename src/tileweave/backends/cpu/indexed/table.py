@@ -7,6 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from tileweave.backends.cpu.indexed.counts import Count, countable
 from tileweave.backends.cpu.indexed.firsts import Firsts, searchable
 from tileweave.backends.cpu.indexed.pools import PoolGradient, poolable
 from tileweave.backends.cpu.indexed.scatters import Scatter, scatterable
@@ -43,6 +44,10 @@ def _search(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
     return Search(how, threads) if findable(*arrays) else None
 
 
+def _count(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
+    return Count(threads) if countable(*arrays) else None
+
+
 def _recurrence(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
     return Recurrence(how["cell"], how["ways"], threads) if computable(arrays) else None
 
@@ -57,6 +62,7 @@ CALLS: dict[str, Callable[[str, How, Arrays, int], Made]] = {
     **dict.fromkeys(("scatter", "scatter_nd"), _scatter),
     "sort": _sort,
     "searchsorted": _search,
+    "bincount": _count,
     "recurrence": _recurrence,
     "max_pool_gradient": _pool_gradient,
 }

@@ -263,5 +263,7 @@ def row_bytes(keys: Keys, target: Target) -> int:
 
 
 def columns_bytes(keys: Keys, target: Target, count: int) -> int:
-    """Memory that columns of so many records take."""
+    """Memory that columns of so many records take, up to whole tiles of as many rows as there are lanes."""
+    lanes = target.lanes(keys.bytes)
+    count = -(-count // lanes) * lanes
     return (count + (count >> 2 * stages_of(keys, target)) + 1) * row_bytes(keys, target)

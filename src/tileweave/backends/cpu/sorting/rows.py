@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tileweave.backends.cpu.llvm import vectors
-from tileweave.backends.cpu.llvm.elements import vector
+from tileweave.backends.cpu.llvm.elements import element, splat, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import run_tasks
 from tileweave.backends.cpu.moves import HEAD
@@ -71,16 +71,31 @@ def _masks(f: Function, keys: Keys, lanes: int) -> dict[int, str]:
     return {1: one, lanes: vectors.broadcast(f, keys.element, lanes, one)}
 
 
-def _row_at(f: Function, row: Value) -> list[str]:
+def _divided(f: Function, number: Value, divisor: Value) -> list[Value]:
+    """(quotient, remainder) of numbers of which most are less than the divisor: a division takes ten sums' time."""
+    less = f.compare("ult", number, divisor)
+    return f.choose(less, ["i64", "i64"], lambda: [0, number], lambda: [f.div(number, divisor), f.rem(number, divisor)])
+
+
+def _digits(f: Function, row: Value) -> list[Value]:
+    """The index of a row along the dimensions beside the sorted one."""
+    digits, rest = list[Value](), row
+    for extent in reversed(_words(f, *(f"extent_{k}" for k in range(1, RANK)))):
+        rest, digit = _divided(f, rest, extent)
+        digits.insert(0, digit)
+    return [rest, *digits]
+
+
+def _row_at(f: Function, digits: Sequence[Value]) -> list[str]:
     """Where a row begins in what is sorted, and in what is written."""
-    extents = _words(f, *(f"extent_{k}" for k in range(RANK)))
-    rest, found = row, list[Value]([0, 0])
-    for k in reversed(range(RANK)):
-        digit = f.rem(rest, extents[k]) if k else rest
-        rest = f.div(rest, extents[k]) if k else rest
-        for side, name in enumerate(("x", "out")):
-            found[side] = f.add(found[side], f.mul(digit, _words(f, f"{name}_{k}")[0]))
-    return [f.at(base, offset) for base, offset in zip(_words(f, "x", "out"), found, strict=True)]
+    found = list[str]()
+    for name in ("x", "out"):
+        base, *steps = _words(f, name, *(f"{name}_{k}" for k in range(RANK)))
+        offset: Value = 0
+        for digit, step in zip(digits, steps, strict=True):
+            offset = f.add(offset, f.mul(digit, step))
+        found.append(f.at(base, offset))
+    return found
 
 
 class _Batch:
@@ -93,6 +108,8 @@ class _Batch:
 
     def __init__(self, module: Module, network: Network) -> None:
         self.network, self.keys, self.lanes = network, network.keys, network.lanes
+        self.one, target = element(f"INT{8 * self.keys.width}"), network.target
+        self.masks_loads = target.vector_bytes == 64 or (target.vector_bytes == 32 and self.keys.width >= 4)
         parameters = [("ptr", "env"), ("i64", "group"), ("i64", "number"), ("ptr", "columns"), ("ptr", "runs")]
         self.f = f = Function(module, "batch", parameters)
         names = ("extent", "count", "length", "segments", "x_step", "out_step", "runs_bytes")
@@ -103,12 +120,13 @@ class _Batch:
         length, lanes = self.word["length"], self.lanes
         dense = f.compare("eq", self.word["x_step"], self.keys.width)
 
-        def whole(of: Value) -> Value:
-            return f.mul(f.div(of, lanes), lanes)
-
         def tiles() -> list[Value]:
-            f.loop(0, whole(least), self._tile_in, step=lanes)
-            return [whole(least)]
+            whole = f.value(f"and i64 {least}, {-lanes}")
+            f.loop(0, whole, lambda k, _: self._tile_in(k, False), step=lanes)
+            if not self.masks_loads:
+                return [whole]
+            f.loop(whole, length, lambda k, _: self._tile_in(k, True), step=lanes)
+            return [length]
 
         def other() -> list[Value]:
             def side_by_side() -> list[Value]:
@@ -141,31 +159,58 @@ class _Batch:
         """
         f, word = self.f, self.word
         rows, lanes = _words(f, "rows", "lanes")
-        first = f.mul("%group", f.div(lanes, word["segments"]))
-        number = f.mul("%number", self.lanes)
         sides = (("from", self.keys.width), ("to", self.keys.wanted_bytes))
+        alone = f.compare("eq", word["segments"], 1)
+        ahead, segment = f.choose(
+            alone,
+            ["i64", "i64"],
+            lambda: [f.add(f.mul("%group", lanes), f.mul("%number", self.lanes)), 0],
+            lambda: self._segment(lanes),
+        )
+        # whole rows of the last batch are those that end the rows, where there are so many
+        last = f.value(f"select i1 {alone}, i64 {f.sub(rows, self.lanes)}, i64 {f.sub(rows, 1)}")
+        last = f.value(f"select i1 {f.compare('sgt', last, 0)}, i64 {last}, i64 0")
+        row = f.min(ahead, last)
+        extents = _words(f, *(f"extent_{k}" for k in range(1, RANK)))
 
         def lane(k: Value, carried: list[str]) -> list[Value]:
-            least, *near = carried
-            column = f.add(number, k)
-            row = f.min(f.add(first, f.div(column, word["segments"])), f.sub(rows, 1))  # idle lanes repeat the last row
-            begin = f.mul(f.rem(column, word["segments"]), word["length"])
-            places = _row_at(f, row)
+            least, near, near_out, segment, row, *digits = carried
+            begin = f.mul(segment, word["length"])
+            places = _row_at(f, digits)
             places[0] = f.at(places[0], f.mul(begin, word["x_step"]))
             left = f.min(f.sub(word["extent"], begin), word["length"])
             left = f.value(f"select i1 {f.compare('sgt', left, 0)}, i64 {left}, i64 0")
             for name, value in (("left", left), ("begin", begin)):
                 f.store("i64", value, self._entry(name, k), 8)
-            found = [f.min(least, left)]
-            for (name, width), place, truth in zip(sides, places, near, strict=True):
+            found: list[Value] = [f.min(least, left)]
+            for (name, width), place, truth in zip(sides, places, (near, near_out), strict=True):
                 f.store("ptr", place, self._entry(name, k), 8)
                 expected = f.at(self._held(name, 0), f.mul(k, width))
                 found.append(f.value(f"and i1 {truth}, {f.compare('eq', place, expected, 'ptr')}"))
-            return found
+            # the next segment, or that of the next row; idle lanes repeat the last row
+            following = f.add(segment, 1)
+            over: Value = f.compare("eq", following, word["segments"])
+            more = f.both(over, f.compare("slt", f.add(row, 1), rows))
+            found.append(f.value(f"select i1 {over}, i64 0, i64 {following}"))
+            carry: Value = f.value(f"zext i1 {more} to i64")
+            found.append(f.add(row, carry))
+            moved = list[Value]()
+            for digit, extent in zip(reversed(digits[1:]), reversed(extents), strict=True):
+                after = f.add(digit, carry)
+                over = f.compare("eq", after, extent)
+                moved.insert(0, f.value(f"select i1 {over}, i64 0, i64 {after}"))
+                carry = f.value(f"zext i1 {over} to i64")
+            return [*found, f.add(digits[0], carry), *moved]
 
-        alone = f.compare("eq", word["segments"], 1)
-        carry: list[tuple[str, Value]] = [("i64", word["length"]), ("i1", alone), ("i1", alone)]
-        return list(f.loop(0, self.lanes, lane, carry=carry))
+        first: list[tuple[str, Value]] = [("i64", word["length"]), ("i1", alone), ("i1", alone)]
+        first += [("i64", value) for value in (segment, row, *_digits(f, row))]
+        return list(f.loop(0, self.lanes, lane, carry=first)[:3])
+
+    def _segment(self, lanes: Value) -> list[Value]:
+        """The row of a batch's first column, and which segment of it the column is."""
+        f, segments = self.f, self.word["segments"]
+        row, segment = _divided(f, f.mul("%number", self.lanes), segments)
+        return [f.add(f.mul("%group", f.div(lanes, segments)), row), segment]
 
     # ---- into columns -------------------------------------------------------------------------------------------
 
@@ -183,15 +228,19 @@ class _Batch:
         steps = "<" + ", ".join(f"{type} {step * k}" for k in range(lanes)) + ">" if lanes > 1 else "0"
         return f.value(f"add {full} {every}, {steps}")
 
-    def _tile_in(self, k: Value, _: object) -> None:
+    def _tile_in(self, k: Value, partly: bool) -> None:
+        """As many elements of each lane as there are lanes; ``partly``: up to where it ends, and what fills it."""
         f, keys, lanes = self.f, self.keys, self.lanes
         records = []
         for lane in range(lanes):
             at = f.at(self._held("from", lane), f.mul(k, keys.width))
             numbers = self._numbers(f.add(self._held("begin", lane), k), 1) if keys.places else ""
-            records.append(
-                keys.made(f, lanes, f.load(vector(keys.element, lanes), at, keys.width), numbers, self.masks[lanes])
-            )
+            mask = vectors.mask_below(f, str(f.sub(self._held("left", lane), k)), lanes) if partly else None
+            record = keys.made(f, lanes, vectors.load(f, self.one, lanes, at, mask), numbers, self.masks[lanes])
+            if mask is not None:
+                fill = [splat(keys.type, lanes, keys.last)] * keys.parts
+                record = keys.chosen(f, lanes, mask, record, fill)
+            records.append(record)
         turned = [
             vectors.transpose(f, keys.type, lanes, [one[part] for one in records], lanes) for part in range(keys.parts)
         ]
@@ -240,11 +289,18 @@ class _Batch:
         """Columns that are rows, as what is wanted of them."""
         f, keys, lanes, width = self.f, self.keys, self.lanes, self.keys.wanted_bytes
         count, step, full = self.word["count"], self.word["out_step"], vector(keys.wanted, lanes)
+        wanted = element(f"INT{8 * width}")
 
-        def tile(k: Value, _: object) -> None:
+        def tile(k: Value, mask: str | None = None, runs: Sequence[Value] = ()) -> None:
             for lane, record in enumerate(self._turned(k)):
-                value = keys.read(f, lanes, record, self.masks[lanes])
-                f.store(full, value, f.at(self._held("to", lane), f.mul(k, width)), width)
+                value, to = (
+                    keys.read(f, lanes, record, self.masks[lanes]),
+                    f.at(self._held("to", lane), f.mul(k, width)),
+                )
+                if runs:
+                    vectors.store_runs(f, wanted, lanes, value, to, runs)
+                else:
+                    vectors.store(f, wanted, lanes, value, to, mask)
 
         def row(k: Value, _: object) -> None:
             value = keys.read(f, lanes, self.network.load(f, self._column(k)), self.masks[lanes])
@@ -254,10 +310,20 @@ class _Batch:
             at = f.at(self._held("to", lane), f.mul(k, step))
             f.store(keys.wanted, keys.read(f, 1, self._one_out(k, lane), self.masks[1]), at, width)
 
+        def short() -> None:
+            if self.network.target.masks_stores:
+                tile(0, vectors.mask_below(f, count, lanes))
+            else:
+                tile(0, None, vectors.runs_of(f, count, lanes))
+
+        def long() -> None:
+            last = f.sub(count, lanes)
+            f.loop(0, last, lambda k, _: tile(k), step=lanes)
+            tile(last)
+
         def tiles() -> list[Value]:
-            whole = f.mul(f.div(count, lanes), lanes)
-            f.loop(0, whole, tile, step=lanes)
-            return [whole]
+            f.when(f.compare("slt", count, lanes), short, long)
+            return [count]
 
         def side_by_side() -> list[Value]:
             f.loop(0, count, row)
@@ -282,13 +348,7 @@ class _Batch:
                 for part, value in enumerate(record):
                     f.store(full, value, at(k, lane, part), keys.bytes)
 
-        def one(k: Value, lane: Value) -> None:
-            for part, value in enumerate(self._one_out(k, lane)):
-                f.store(keys.type, value, at(k, lane, part), keys.bytes)
-
-        whole = f.mul(f.div(length, lanes), lanes)
-        f.loop(0, whole, tile, step=lanes)
-        f.loop(whole, length, lambda k, _: self._each(partial(one, k)))
+        f.loop(0, length, tile, step=lanes)
 
 
 def _emit_written(module: Module, keys: Keys, target: Target) -> None:
@@ -296,7 +356,7 @@ def _emit_written(module: Module, keys: Keys, target: Target) -> None:
     parameters = [("ptr", "env"), ("i64", "row"), ("ptr", "records"), ("i64", "first"), ("i64", "last")]
     f = Function(module, "written", parameters)
     step, gap = _words(f, "out_step", "runs_bytes")
-    _, to = _row_at(f, "%row")
+    _, to = _row_at(f, _digits(f, "%row"))
 
     def put(k: Value, lanes: int) -> None:
         at, full = f.at("%records", f.mul(k, keys.bytes)), vector(keys.type, lanes)
