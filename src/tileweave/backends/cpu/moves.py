@@ -40,12 +40,15 @@ _EXTENTS = 8 * (HEAD + 7)
 _SOURCE_STRIDES = _EXTENTS + 8 * (RANK - 1)
 _OUT_STRIDES = _SOURCE_STRIDES + 8 * (RANK - 1)
 _AHEAD = _OUT_STRIDES + 8 * (RANK - 1), _OUT_STRIDES + 8 * RANK
-_BYTES = _AHEAD[1] + 8
+_PAST = _AHEAD[1] + 8
+_BYTES = _PAST + 8
 _WIDTHS = {1: "INT8", 2: "INT16", 4: "INT32", 8: "INT64"}
 FEW = 1 << 16
 """Elements that lie apart, up to which a loop over them is faster than a step in Python to a kernel made for them."""
 NEAR_BYTES = 64
 """Elements of a row that lie so near share cache lines, so that no other order would be faster."""
+LONG_BYTES = 1024
+"""Dense rows from here on are copied as bytes: how they are shared among threads, and end, asks no row."""
 _AT_ONCE = 4
 """Elements that lie apart per turn of their loop."""
 Dim = tuple[int, int, int]
@@ -101,12 +104,15 @@ class Move:
         rows = int(np.prod([n for n, _, _ in outer]))
         threads = self.threads if out.nbytes >= PARALLEL_BYTES else 1
         words = [source.__array_interface__["data"][0], out.__array_interface__["data"][0]]
-        words += [min(rows, 4 * threads) if threads > 1 else 1, rows, *dims[-1]]
+        dense = dims[-1][1:] == (out.itemsize,) * 2 and dims[-1][0] * out.itemsize >= LONG_BYTES
+        most = 4 * threads if dense else min(rows, 4 * threads)
+        words += [most if threads > 1 else 1, rows, *dims[-1]]
         words += [dim[k] for k in range(3) for dim in outer]
         length = dims[-1][0] * out.itemsize  # long rows are asked for so many bytes ahead, short ones so many rows
         rows_on = 0 if length >= 2 * AHEAD_BYTES else -(-AHEAD_BYTES // length)
         onward = AHEAD_BYTES if dims[-1][1] >= 0 else -AHEAD_BYTES  # rows to the left are read downwards
         words += [rows_on * outer[-1][1] or onward, rows_on * outer[-1][2] or AHEAD_BYTES]
+        words += [int(passes_caches(source, out))]
         for k, word in enumerate(words):
             bound.write(8 * (HEAD + k), word)
         run_on_pool(bound, threads)
@@ -141,35 +147,49 @@ _TOGETHER = 4
 """Vectors per turn of a dense copy."""
 
 
+def passes_caches(*arrays: Array) -> bool:
+    """Whether a copy among these writes past the caches: they fill most of the last one, which other cores share."""
+    return 4 * sum(array.nbytes for array in arrays) > 3 * host().l3_bytes
+
+
 def emit_copy(module: Module, target: Target) -> None:
-    """Add ``copy(into, from, size)``: bytes that lie dense, by vectors of which those written are aligned.
+    """Add ``copy(into, from, size, past)``: bytes that lie dense, by vectors of which those written are aligned, and
+    ``past`` the caches where that is not 0.
 
     The C library's takes up to twice as long where both begin differently within a cache line, if it copies by a string
-    instruction (glibc 2.39 on a Zen 4, pieces of 64 KiB and more).
+    instruction (glibc 2.36 on a Zen 4, from 64 KiB on).
     """
-    f, width = Function(module, "copy", [("ptr", "into"), ("ptr", "from"), ("i64", "size")]), target.vector_bytes
+    parameters = [("ptr", "into"), ("ptr", "from"), ("i64", "size"), ("i64", "past")]
+    f, width = Function(module, "copy", parameters), target.vector_bytes
     module.declare("llvm.memcpy.p0.p0.i64", "void {}(ptr, ptr, i64, i1)")
     full = vector("i8", width)
+    streams = target.has("sse2")
 
     def vector_of(at: Value, align: int = 1) -> None:
         f.store(full, f.load(full, f.at("%from", at), 1), f.at("%into", at), align)
 
-    def turn(at: Value, _: object) -> None:
-        for begin in range(0, _TOGETHER * width, LINE_BYTES):
-            ahead = f.add(f.add(at, begin), AHEAD_BYTES)
-            vectors.prefetch(f, f.at("%from", ahead))
-            vectors.prefetch(f, f.at("%into", ahead), write=True)
+    def turn(past: bool, at: Value) -> None:
+        for begin in range(0, _TOGETHER * width, LINE_BYTES) if past else ():
+            vectors.prefetch(f, f.at("%from", f.add(f.add(at, begin), AHEAD_BYTES)))
         values = [f.load(full, f.at("%from", f.add(at, k * width)), 1) for k in range(_TOGETHER)]
         for k, value in enumerate(values):
-            f.store(full, value, f.at("%into", f.add(at, k * width)), width)
+            to = f.at("%into", f.add(at, k * width))
+            f.emit(f"store {full} {value}, ptr {to}, align {width}{', !nontemporal !0' if past else ''}")
 
     def long() -> None:
         vector_of(0)
         begin = f.sub(width, f.value(f"and i64 {f.value('ptrtoint ptr %into to i64')}, {width - 1}"))
         last = f.sub("%size", width)
-        turns = f.value(f"and i64 {f.sub(last, begin)}, {-_TOGETHER * width}")
-        whole = f.add(begin, turns)
-        f.loop(begin, whole, turn, step=_TOGETHER * width)
+        whole = f.add(begin, f.value(f"and i64 {f.sub(last, begin)}, {-_TOGETHER * width}"))
+
+        def turns(past: bool) -> None:
+            f.loop(begin, whole, lambda at, _: turn(past, at), step=_TOGETHER * width)
+            if past:
+                module.declare("llvm.x86.sse.sfence", "void {}()")
+                f.emit("call void @llvm.x86.sse.sfence()")
+
+        past = f.compare("ne", "%past", 0) if streams else 0
+        f.when(past, partial(turns, True), partial(turns, False))
         f.loop(whole, last, lambda at, _: vector_of(at, width), step=width)
         vector_of(last)
 
@@ -184,6 +204,7 @@ def emit_copy(module: Module, target: Target) -> None:
 def _code(width: int, target: Target) -> Code:
     one, module = element(_WIDTHS[width]), Module()
     emit_entry(module, _TASKS)
+    emit_copy(module, target)
     g = Function(module, "rows", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
     source, out, tasks, rows, length, step, out_step, ahead, out_ahead = (
         g.load("ptr" if k < 2 else "i64", g.at("%env", at), 8)
@@ -193,11 +214,13 @@ def _code(width: int, target: Target) -> Code:
         [g.load("i64", g.at("%env", at + 8 * k), 8) for k in range(RANK - 1)]
         for at in (_EXTENTS, _SOURCE_STRIDES, _OUT_STRIDES)
     )
-    near = extents[-1]
-    first, last = (g.div(g.mul(task, rows), tasks) for task in ("%task", g.add("%task", 1)))
+    near, past = extents[-1], g.load("i64", g.at("%env", _PAST), 8)
 
-    def each(write: Callable[[str, str], None]) -> Callable[[], None]:
-        """All rows by one way of writing them: what way it is, is asked once."""
+    def share(of: Value) -> list[Value]:
+        return [g.div(g.mul(task, of), tasks) for task in ("%task", g.add("%task", 1))]
+
+    def each(write: Callable[[str, str, Value], None], first: Value, last: Value) -> Callable[[], None]:
+        """Some rows by one way of writing them: what way it is, is asked once."""
 
         def run(number: Value, digits: list[str]) -> list[Value]:
             begin, end, before = source, out, g.mul(number, near)
@@ -208,8 +231,8 @@ def _code(width: int, target: Target) -> Code:
             high = g.min(g.sub(last, before), near)
             begin, end = g.at(begin, g.mul(low, from_strides[-1])), g.at(end, g.mul(low, to_strides[-1]))
 
-            def row(_: Value, places: list[str]) -> list[Value]:
-                write(*places)
+            def row(index: Value, places: list[str]) -> list[Value]:
+                write(places[0], places[1], g.add(before, index))
                 return [g.at(places[0], from_strides[-1]), g.at(places[1], to_strides[-1])]
 
             g.loop(low, high, row, carry=[("ptr", begin), ("ptr", end)])
@@ -227,16 +250,34 @@ def _code(width: int, target: Target) -> Code:
 
     def sized(size: int, way: _Way) -> None:
         """By vectors of so many elements where a row has so many, else by smaller ones."""
-        long = each(partial(_row, g, one, length, size, way, (ahead, out_ahead) if size == lanes else None))
+        onward = (ahead, out_ahead) if size == lanes else None
+        written = lambda begin, end, _: _row(g, one, length, size, way, onward, begin, end)  # noqa: E731
+        long = each(written, *share(rows))
         g.when(g.compare("sge", length, size), long, partial(sized, size // 2, way) if size > 1 else None)
 
+    def as_bytes() -> None:
+        """Long dense rows: a task has so many elements, from wherever in a row."""
+        begin, end = share(g.mul(rows, length))
+
+        def part(source: str, out: str, row: Value) -> None:
+            before = g.mul(row, length)
+            low, high = g.sub(begin, before), g.min(g.sub(end, before), length)
+            low = g.value(f"select i1 {g.compare('sgt', low, 0)}, i64 {low}, i64 0")
+            places = (f"ptr {g.at(place, g.mul(low, width))}" for place in (out, source))
+            g.call("copy", *places, f"i64 {g.mul(g.sub(high, low), width)}", f"i64 {past}")
+
+        behind = g.div(g.sub(g.add(end, length), 1), length)
+        each(part, g.div(begin, length), behind)()
+
     lanes = target.lanes(width)
-    apart = each(lambda begin, end: _elements(g, one, length, (step, out_step), end, begin))
+    apart = each(lambda begin, end, _: _elements(g, one, length, (step, out_step), end, begin), *share(rows))
     ways = {0: _Way.SPREAD, -width: _Way.TURNED, width: _Way.DENSE}
 
     def beside(left: list[int]) -> None:
         if left:
-            found = partial(sized, lanes, ways[left[0]])
+            found: Callable[[], None] = partial(sized, lanes, ways[left[0]])
+            if left[0] == width:
+                found = partial(g.when, g.compare("sge", length, LONG_BYTES // width), as_bytes, found)
             g.when(g.compare("eq", step, left[0]), found, partial(beside, left[1:]))
         else:
             apart()

@@ -31,7 +31,7 @@ from tileweave.backends.cpu.indexed.takes import APART_BYTES, WIDTHS, Walk, walk
 from tileweave.backends.cpu.llvm.elements import vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES
-from tileweave.backends.cpu.moves import HEAD, emit_copy, run_on_pool
+from tileweave.backends.cpu.moves import HEAD, emit_copy, passes_caches, run_on_pool
 from tileweave.backends.cpu.target.calls import Bound
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import Target, host
@@ -39,7 +39,7 @@ from tileweave.errors import BackendError
 
 Array = NDArray[Any]
 _WORDS = (
-    *("x", "places", "updates", "out", "tasks", "parts", "extent", "block_bytes"),
+    *("x", "places", "updates", "out", "tasks", "parts", "extent", "block_bytes", "past"),
     *("outer", "outer_bytes", "count", "length", "side", "per", "strip", "fault", *EXTENTS, *STEPS),
 )
 _AT = {name: 8 * (HEAD + k) for k, name in enumerate(_WORDS)}
@@ -110,7 +110,8 @@ class Scatter:
         block = prod(walk.extents) * (
             walk.length if walk.rows else walk.length * max(1, walk.count if walk.side else 1)
         )
-        for name, word in (("parts", parts), ("extent", prod(walk.extents)), ("block_bytes", block)):
+        past = int(passes_caches(x, out))
+        for name, word in (("parts", parts), ("extent", prod(walk.extents)), ("block_bytes", block), ("past", past)):
             bound.write(_AT[name], word)
         run_on_pool(bound, threads)
         return bound
@@ -185,7 +186,8 @@ class _Updates:
 
     def copy(self, into: str, source: str, count_bytes: Value) -> None:
         """Copy bytes."""
-        self.g.call("copy", f"ptr {into}", f"ptr {source}", f"i64 {count_bytes}")
+        past = self.g.load("i64", self.g.at("%env", _AT["past"]), 8)
+        self.g.call("copy", f"ptr {into}", f"ptr {source}", f"i64 {count_bytes}", f"i64 {past}")
 
     def update(self, into: str, source: str, lanes: int = 1) -> None:
         """One element, or a vector of them."""
