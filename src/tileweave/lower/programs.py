@@ -58,7 +58,7 @@ _OF_TRUTHS_ONLY = {"logical_and", "logical_or", "logical_xor", "invert", "any", 
 _BOOL, _TRUTH = "BOOL", "INT8"
 """The type of truths while steps are looked at, and what TEIR has for it."""
 MONOIDS = {name: monoid for monoid, name in REDUCTIONS.items()}
-RUNNING = {"cumsum": "sum", "cumprod": "product", "cummax": "max", "cummin": "min"}
+RUNNING = {"cumsum": "sum", "cumprod": "product", "cummax": "max", "cummin": "min", "logcumsumexp": "logaddexp"}
 PLACES = {"argmax": "max", "argmin": "min"}
 
 

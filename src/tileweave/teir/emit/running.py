@@ -14,8 +14,12 @@ from tileweave.teir.ir.dtypes import accumulator, is_float
 from tileweave.teir.ir.extensions import FILL, NEUTRAL
 from tileweave.teir.ir.program import Id, Iteration, Program
 
-_STEPS = {"sum": ("Add", FILL, -0.0), "product": ("Mul", FILL, 1.0)} | {
-    extreme: (kind, NEUTRAL[extreme], 0.0) for extreme, kind in (("max", "Max"), ("min", "Min"))
+_STEPS = {
+    "sum": ("Add", FILL, -0.0),
+    "product": ("Mul", FILL, 1.0),
+    "max": ("Max", NEUTRAL["max"], 0.0),
+    "min": ("Min", NEUTRAL["min"], 0.0),
+    "logaddexp": ("LogAddExp", NEUTRAL["max"], 0.0),
 }
 """Monoid -> the operation that takes one more element, what fills in the number that changes none, and that number."""
 
@@ -24,7 +28,7 @@ def emit_running(monoid: str, x: Operand, out: Operand, axis: int, *, name: str 
     """The program whose element k along a dimension is what elements 0 to k of the operand come to.
 
     Args:
-        monoid: ``sum``, ``product``, ``max`` or ``min``.
+        monoid: ``sum``, ``product``, ``max``, ``min`` or ``logaddexp``.
         x: the operand.
         out: of its shape and element type.
         axis: the dimension, 0 or more.

@@ -2,8 +2,8 @@
 
 - *Elementwise, one input*: Neg and Abs; Exp, Log, Sqrt, Tanh, Sigmoid, Erf, Gelu, Sin, Cos on floating point; Cast
   between any two types; Wrap from floating point to integers.
-- *Elementwise, two inputs of one type*: Add, Sub, Mul, Max, Min; Div on floating point; FloorDiv, Remainder, ShiftLeft,
-  ShiftRight, And, Or, Xor of integers.
+- *Elementwise, two inputs of one type*: Add, Sub, Mul, Max, Min; Div and LogAddExp on floating point; FloorDiv,
+  Remainder, ShiftLeft, ShiftRight, And, Or, Xor of integers.
 - *Comparisons and choices*: Less, LessEqual, Greater, GreaterEqual, Equal, NotEqual of two inputs of one type give 1 or
   0 as INT8, as IEEE 754 and NumPy compare; IsZero and NonZero compare one input with zero; IsNan, IsInf, IsFinite ask
   what a float is; Select takes one of two inputs of one type by such a truth.
@@ -225,6 +225,7 @@ BINARY: tuple[str, ...] = (
     _elementwise("Div", 2, "out = in0 / in1", np.divide, _floating),
     _elementwise("Max", 2, "out = max(in0, in1), NaN kept", np.maximum, _same),
     _elementwise("Min", 2, "out = min(in0, in1), NaN kept", np.minimum, _same),
+    _elementwise("LogAddExp", 2, "out = log(exp(in0) + exp(in1))", np.logaddexp, _floating),
     _elementwise("FloorDiv", 2, "out = in0 / in1, rounded down", np.floor_divide, _integers),
     _elementwise("Remainder", 2, "out = in0 less in1 times the floor of in0 / in1", np.remainder, _integers),
     _elementwise("ShiftLeft", 2, "out = in0 times two to the power in1", np.left_shift, _integers),

@@ -36,7 +36,7 @@ from tileweave.backends.cpu.indexed.places import (
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
 from tileweave.backends.cpu.llvm.loops import PARALLEL_BYTES
 from tileweave.backends.cpu.llvm.vectors import AHEAD_BYTES, prefetch
-from tileweave.backends.cpu.moves import HEAD, run_on_pool
+from tileweave.backends.cpu.moves import HEAD, emit_copy, passes_caches, run_on_pool
 from tileweave.backends.cpu.target.calls import Bound
 from tileweave.backends.cpu.target.jit import Code, compile_ir
 from tileweave.backends.cpu.target.target import Target, host
@@ -49,7 +49,21 @@ APART_BYTES = 32
 WIDTHS = (1, 2, 4, 8)
 """Bytes of elements that are moved as numbers."""
 _WORDS = (
-    *("x", "places", "out", "tasks", "outer", "outer_bytes", "count", "length", "side", "per", "strip", "fault"),
+    *(
+        "x",
+        "places",
+        "out",
+        "tasks",
+        "outer",
+        "outer_bytes",
+        "count",
+        "length",
+        "side",
+        "per",
+        "strip",
+        "past",
+        "fault",
+    ),
     *(*EXTENTS, *STEPS),
 )
 _AT = {name: 8 * (HEAD + k) for k, name in enumerate(_WORDS)}
@@ -195,6 +209,7 @@ class Take:
         threads = self.threads if max(out.nbytes, APART_BYTES * moved) >= PARALLEL_BYTES else 1
         tasks = min(units, 4 * threads) if threads > 1 else 1
         write_walk(bound, _AT, walk, tasks, arrays)
+        bound.write(_AT["past"], int(passes_caches(x, out)))
         run_on_pool(bound, threads)
         return bound
 
@@ -242,7 +257,7 @@ def _code(rows: bool, width: int, kind: str, deep: int, shared: bool, before: bo
     emit_tasks(f, f.load("i64", f.at("%env", _AT["tasks"]), 8))
     f.ret()
     g = Function(module, "rows", [("ptr", "env"), ("i64", "task"), ("i64", "thread")])
-    module.declare("llvm.memcpy.p0.p0.i64", "void {}(ptr, ptr, i64, i1)")
+    emit_copy(module, target)
     here = PlacesCode(g, _AT, kind, deep)
     if rows:
         _rows(here, width, shared, before, target)
@@ -256,7 +271,8 @@ def _rows(here: PlacesCode, width: int, shared: bool, before: bool, target: Targ
     """The rows of a task."""
     g = here.g
     x, places, out = (here.address(name) for name in ("x", "places", "out"))
-    outer, outer_bytes, count, length = (here.word(name) for name in ("outer", "outer_bytes", "count", "length"))
+    names = ("outer", "outer_bytes", "count", "length", "past")
+    outer, outer_bytes, count, length, past = (here.word(name) for name in names)
     work, dimensions = g.load("ptr", g.at("%env", _WORK), 8), [] if before else here.dimensions()
     first, end = share(g, g.mul(outer, count), here.word("tasks"))
 
@@ -270,7 +286,7 @@ def _rows(here: PlacesCode, width: int, shared: bool, before: bool, target: Targ
             if width:
                 g.store(f"i{8 * width}", g.load(f"i{8 * width}", source, 1), into, 1)
             else:
-                g.emit(f"call void @llvm.memcpy.p0.p0.i64(ptr {into}, ptr {source}, i64 {length}, i1 false)")
+                g.call("copy", f"ptr {into}", f"ptr {source}", f"i64 {length}", f"i64 {past}")
 
         low, high = most(g, 0, g.sub(first, done)), g.min(count, g.sub(end, done))
         if before:

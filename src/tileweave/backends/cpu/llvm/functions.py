@@ -573,6 +573,28 @@ def sqrt(v: Floats, x: str) -> str:
     return v.f.value(f"call {v.full} @{name}({v.full} {x})")
 
 
+def _log_of(v: Floats, f: str, k: str) -> str:
+    """The logarithm of ``2**k * (1 + f)``, for 1 + f from sqrt(1/2) to sqrt(2)."""
+    form = v.format
+    s = v.div(f, v.add(f, v.constant(2.0)))
+    z = v.mul(s, s)
+    rest = v.mul(z, v.polynomial(form.log, z))
+    half = v.mul(v.mul(f, f), v.constant(0.5))
+    inner = v.multiply_add(s, v.add(half, rest), v.mul(k, v.constant(form.ln2[1])))
+    return v.multiply_add(k, v.constant(form.ln2[0]), v.sub(f, v.sub(half, inner)))
+
+
+def logaddexp(v: Floats, a: str, b: str) -> str:
+    """``log(exp(a) + exp(b))``: the greater, and the logarithm of one more than the exponential of the difference."""
+    apart = v.negated(v.absolute(v.sub(a, b)))
+    apart = v.select(v.compare("oeq", a, b), v.constant(0.0), apart)  # of equal infinities it would be NaN
+    e = exp(v, apart)
+    double = v.compare("ogt", e, v.constant(2.0**0.5 - 1))
+    f = v.select(double, v.mul(v.sub(e, v.constant(1.0)), v.constant(0.5)), e)
+    more = _log_of(v, f, v.select(double, v.constant(1.0), v.constant(0.0)))
+    return v.add(v.select(v.compare("ogt", a, b), a, b), more)
+
+
 def log(v: Floats, x: str) -> str:
     """The natural logarithm: -inf at zero, NaN below."""
     form = v.format
@@ -586,13 +608,7 @@ def log(v: Floats, x: str) -> str:
     k = v.f.value(f"sitofp {v.whole} {exponent} to {v.full}")
     k = v.select(subnormal, v.sub(k, v.constant(up)), k)
     m = v.of_bits(v.on_bits("add", v.on_bits("and", moved, (1 << form.mantissa) - 1), border))
-    f = v.sub(m, v.constant(1.0))
-    s = v.div(f, v.add(f, v.constant(2.0)))
-    z = v.mul(s, s)
-    rest = v.mul(z, v.polynomial(form.log, z))
-    half = v.mul(v.mul(f, f), v.constant(0.5))
-    inner = v.multiply_add(s, v.add(half, rest), v.mul(k, v.constant(form.ln2[1])))
-    value = v.multiply_add(k, v.constant(form.ln2[0]), v.sub(f, v.sub(half, inner)))
+    value = _log_of(v, v.sub(m, v.constant(1.0)), k)
     infinite = v.constant(float("inf"))
     value = v.select(v.compare("olt", x, infinite), value, x)
     ends = v.select(v.compare("oeq", x, v.constant(0.0)), v.constant(float("-inf")), v.constant(float("nan")))

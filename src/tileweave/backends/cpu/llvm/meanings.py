@@ -32,6 +32,7 @@ _FUNCTIONS: dict[str, Callable[[Floats, str], str]] = {
     "Sin": turns.sin,
     "Cos": turns.cos,
 }
+_OF_TWO: dict[str, Callable[[Floats, str, str], str]] = {"LogAddExp": functions.logaddexp}
 _ROUNDED = frozenset(("Floor", "Ceil", "Trunc", "Rint"))
 _ARITHMETIC = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Bias": "add", "Scale": "mul"}
 _BITS = {"And": "and", "Or": "or", "Xor": "xor"}
@@ -59,11 +60,11 @@ _FILLS = {"Zero": 0, "One": 1, "Lowest": float("-inf"), "Highest": float("inf")}
 
 CHEAP = frozenset(("Zero", "One", "Lowest", "Highest", "Fill", "Copy", "ReLU"))
 """Operations that do not compute in a wider type than those of their operands."""
-HEAVY = frozenset((*_FUNCTIONS, "FloorDiv", "Remainder"))
+HEAVY = frozenset((*_FUNCTIONS, *_OF_TWO, "FloorDiv", "Remainder"))
 """Operations of dozens of instructions per vector."""
 KNOWN = frozenset(
     (*CHEAP, *_FUNCTIONS, *_ROUNDED, *_ARITHMETIC, *_BITS, *_WHOLE, *COMPARISONS, *_TESTS, *_SIZES, *MONOIDS, *_SIGNED)
-) | {"Max", "Min", "Select", "Cast", "Wrap"}
+) | {"Max", "Min", "Select", "Cast", "Wrap", *_OF_TWO}
 """Operations that there is code for."""
 
 
@@ -151,6 +152,8 @@ class Registers:
         values = [self.convert(x, e, wide) for x, e in inputs]
         if kind in _FUNCTIONS:
             result = _FUNCTIONS[kind](self.floats(wide), values[0])
+        elif kind in _OF_TWO:
+            result = _OF_TWO[kind](self.floats(wide), values[0], values[1])
         elif kind in _ROUNDED:
             result = self.intrinsic(kind.lower(), values[0], wide)
         elif kind in _SIGNED:
@@ -259,6 +262,8 @@ class Registers:
         """Two elements of the monoid as one."""
         if monoid in ("max", "min"):
             return self.extreme(monoid == "max", a, b, wide)
+        if monoid == "logaddexp":
+            return functions.logaddexp(self.floats(wide), a, b)
         return self.arithmetic("add" if monoid == "sum" else "mul", a, b, wide)
 
     def multiply_add(self, inputs: Sequence[tuple[str, Element]], old: str, wide: Element) -> str:

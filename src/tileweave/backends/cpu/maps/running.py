@@ -17,13 +17,19 @@ from functools import partial
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, vector
 from tileweave.backends.cpu.llvm.ir import Function, Module, Value
-from tileweave.backends.cpu.llvm.meanings import Registers
+from tileweave.backends.cpu.llvm.meanings import HEAVY, Registers
 from tileweave.backends.cpu.target.target import Target
 from tileweave.index.sizes import plain
 from tileweave.teir.merged.form import Loop, MergedOp
 from tileweave.teir.merged.order import Pairs
 
-_MONOIDS = {"Add": ("sum", -0.0), "Mul": ("product", 1.0), "Max": ("max", -math.inf), "Min": ("min", math.inf)}
+_MONOIDS = {
+    "Add": ("sum", -0.0),
+    "Mul": ("product", 1.0),
+    "Max": ("max", -math.inf),
+    "Min": ("min", math.inf),
+    "LogAddExp": ("logaddexp", -math.inf),
+}
 """What takes in an element -> its monoid, and the number that changes none, not even the sign of a zero."""
 _VECTORS = 4
 """Vectors per turn of the loop."""
@@ -81,7 +87,7 @@ def emit_running(module: Module, target: Target, name: str, running: Running, el
     strides = running.strides
     x, held, out = (f.at(f"%p{k}", offset) for k, offset in enumerate(running.op.offsets))
 
-    def some(index: Value, count: int, lanes: int, before: str) -> str:
+    def some(index: Value, count: int, lanes: int, before: str, mask: str | None = None) -> str:
         """So many vectors of lanes behind what every lane of ``before`` holds; all up to the last, in every lane."""
         r, type = Registers(f, target, lanes), vector(element.memory, lanes)
         start = r.fill(neutral, element)
@@ -94,9 +100,10 @@ def emit_running(module: Module, target: Target, name: str, running: Running, el
         for place, _ in places:
             dense = lanes == 1 or strides[0] == element.width_bytes
             if dense:
-                value = vectors.load(f, element, lanes, place)
+                value = vectors.load(f, element, lanes, place, mask, start)
             else:
-                value = vectors.gather(f, element, lanes, place, strides[0])
+                value = vectors.gather(f, element, lanes, place, strides[0], mask)
+                value = value if mask is None else r.select(mask, value, start, type)
             for step in (1 << k for k in range(lanes.bit_length() - 1)):
                 order = ", ".join(f"i32 {lane - step if lane >= step else lanes + lane}" for lane in range(lanes))
                 below = f.value(f"shufflevector {type} {value}, {type} {start}, <{lanes} x i32> <{order}>")
@@ -108,9 +115,9 @@ def emit_running(module: Module, target: Target, name: str, running: Running, el
                 last = f.value(f"shufflevector {type} {value}, {type} poison, <{lanes} x i32> <{ends}>")
             before = r.combined(monoid, before, last, element)
             if lanes == 1 or strides[2] == element.width_bytes:
-                vectors.store(f, element, lanes, found, place)
+                vectors.store(f, element, lanes, found, place, mask)
             else:
-                vectors.scatter(f, element, lanes, found, place, strides[2])
+                vectors.scatter(f, element, lanes, found, place, strides[2], mask)
         return before
 
     def over(begin: Value, end: Value, count: int, before: str) -> str:
@@ -120,6 +127,16 @@ def emit_running(module: Module, target: Target, name: str, running: Running, el
         return str(f.loop(begin, end, turn, step=count * lanes, carry=[(full, before)])[0])
 
     before = vectors.broadcast(f, element.memory, lanes, f.load(element.memory, held, element.width_bytes))
+    if running.kind in HEAVY:  # some hundred instructions each, so that they stand here once, under a mask
+
+        def masked(index: Value, carry: list[str]) -> list[Value]:
+            mask = vectors.mask_below(f, str(f.sub("%count", index)), lanes)
+            return [some(index, 1, lanes, carry[0], mask)]
+
+        before = str(f.loop(0, "%count", masked, step=lanes, carry=[(full, before)])[0])
+        f.store(element.memory, f.value(f"extractelement {full} {before}, i64 0"), held, element.width_bytes)
+        f.ret()
+        return
     many, whole = (f.sub("%count", f.rem("%count", size)) for size in (_VECTORS * lanes, lanes))
     before = over(many, whole, 1, over(0, many, _VECTORS, before))
     end: Value = f.value(f"extractelement {full} {before}, i64 0")
