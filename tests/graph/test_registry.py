@@ -13,6 +13,7 @@ from arrays import same, values
 
 from tileweave import graph as tw
 from tileweave.errors import GraphError
+from tileweave.graph.ops.along import triangle
 from tileweave.graph.ops.grouped.attention import attended
 from tileweave.graph.ops.grouped.chained import conv_chain, product_chain, product_of
 from tileweave.graph.ops.grouped.ragged import ragged_outer
@@ -121,6 +122,14 @@ MORE: dict[str, Row] = {
         lambda: tw.searchsorted(np.sort(X, 1), Y, "right"),
         lambda: np.stack([np.searchsorted(np.sort(x), y, "right") for x, y in zip(X, Y, strict=True)]),
         lambda: tw.searchsorted(X, Y[:2]),
+    ),
+    "bincount": Row(
+        lambda: tw.bincount(INTEGERS, 3),
+        lambda: np.stack([(k == INTEGERS).sum(-1) for k in range(3)], -1),
+        lambda: tw.bincount(X, 3),
+    ),
+    "triangle": Row(
+        lambda: triangle(tw.as_tensor(X), 1, True), lambda: np.triu(X, 1), lambda: triangle(tw.as_tensor(X[0]), 1, True)
     ),
     "cumsum": Row(lambda: tw.cumsum(X, 1), lambda: X.cumsum(1), lambda: tw.cumsum(X, 2)),
     "cumprod": Row(lambda: tw.cumprod(X, 1), lambda: X.cumprod(1), lambda: tw.cumprod(X, 2)),
@@ -277,12 +286,14 @@ TABLE: dict[str, Row] = {
 WITHOUT_GRADIENT = {
     **dict.fromkeys(COMPARISONS, "a truth value"),
     **dict.fromkeys(("argmax", "argmin", "searchsorted"), "a place"),
+    "bincount": "a count",
     **dict.fromkeys(
         ("isnan", "isinf", "isfinite", "signbit", "logical_not", "any", "all", *ON_PAIRS[:3]), "a truth value"
     ),
     **dict.fromkeys((*ON_BITS, "gcd", "lcm", "invert", "saturate"), "an integer"),
     **dict.fromkeys(
-        ("rows", "conv_chain", "product_chain", "attention"), "made when a graph is planned, behind every gradient"
+        ("rows", "conv_chain", "product_chain", "attention", "triangle"),
+        "made when a graph is planned, behind every gradient",
     ),
     **dict.fromkeys(("digamma", "log_ndtr", "i1", "i1e", "j1"), "rarely asked for"),
     **dict.fromkeys(("arange", "uniform", "normal", "random_integers"), "depends on no tensor"),

@@ -20,6 +20,7 @@ ACCUMULATED = {
     "product": np.cumprod,
     "max": np.maximum.accumulate,
     "min": np.minimum.accumulate,
+    "logaddexp": np.logaddexp.accumulate,
 }
 
 
@@ -30,6 +31,10 @@ def test_the_program_takes_one_element_after_the_other(axis: int, dtype: str, mo
     rng = np.random.default_rng(axis)
     x, out = random_array(rng, (3, 4, 5), dtype), random_array(rng, (3, 4, 5), dtype)
     x, out = x.transpose(2, 0, 1), out[::-1].transpose(2, 0, 1)
+    if monoid == "logaddexp" and dtype == "INT64":
+        with pytest.raises(DtypeError, match="logarithms of INT64"):
+            emit_running(monoid, operand(x), operand(out), axis)
+        return
     found = run(emit_running(monoid, operand(x), operand(out), axis), x, out)
     want = ACCUMULATED[monoid](x.astype("f8"), axis)
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
@@ -59,6 +64,29 @@ def drawn(rng: np.random.Generator, dtype: str) -> np.ndarray:
     x = whole.astype(dtype)[tuple(slice(None, None, 2) for _ in lead) + (slice(None, None, step),)]
     x = x[..., : shape[-1]]
     return np.asfortranarray(x) if rng.random() < 0.2 else x if rng.random() < 0.5 else x.copy()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_running_logarithms_of_sums_of_exponentials(dtype: str, reverse: bool) -> None:
+    seed = int(np.random.default_rng().integers(1 << 31))
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    for _ in range(8):
+        rank = int(rng.integers(1, 4))
+        shape = tuple(int(n) for n in np.exp(rng.uniform(0, 8 / rank + 0.5, rank)))
+        axis, x = int(rng.integers(rank)), (rng.standard_normal(shape) * rng.choice([0.1, 5, 300])).astype(dtype)
+        for odd in (-np.inf, np.inf, np.nan) if rng.random() < 0.5 else ():
+            x[rng.random(shape) < 0.01] = odd
+        ahead = np.flip(x, axis) if reverse else x
+        with np.errstate(invalid="ignore"):
+            want = np.logaddexp.accumulate(ahead.astype("f8"), axis)
+        want = np.flip(want, axis) if reverse else want
+        hole = tw.source(shape=shape, dtype=dtype, name="x")
+        plan = tw.plan(g.logcumsumexp(hole, axis, reverse=reverse))
+        found = tw.run(plan, bind={"x": x}, threads=int(rng.integers(1, 3)))
+        eps = np.finfo(dtype).eps * (4 + shape[axis])
+        np.testing.assert_allclose(found, want, rtol=eps, atol=eps * (1 + np.abs(x[np.isfinite(x)]).max(initial=0)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "uint8", "int32", "uint64"])

@@ -57,6 +57,7 @@ FLOATING = (
     "Sin",
     "Cos",
     "Div",
+    "LogAddExp",
 )
 
 OF_BITS = ("And", "Or", "Xor", "FloorDiv", "Remainder", "ShiftLeft", "ShiftRight")
@@ -100,6 +101,7 @@ DEFINITIONS = {
     "Sub": lambda x, y: x - y,
     "Mul": lambda x, y: x * y,
     "Div": lambda x, y: x / y,
+    "LogAddExp": lambda x, y: np.log(np.exp(x) + np.exp(y)),
     "Max": lambda x, y: np.where(x > y, x, y),
     "Min": lambda x, y: np.where(x < y, x, y),
     "And": lambda x, y: _bits(x, y, lambda a, b: a * b),

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 _NAMES = frozenset(
     (
         *("take", "take_along_axis", "gather_nd", "scatter", "scatter_nd", "sort", "searchsorted"),
-        *("bincount", "recurrence", "max_pool_gradient"),
+        *("bincount", "triangle", "recurrence", "max_pool_gradient"),
     )
 )
 

@@ -19,6 +19,7 @@ from tileweave.graph.passes.grouping.chains import CONV_CHAIN, ON_DEVICES
 from tileweave.graph.passes.grouping.counts import COUNTED
 from tileweave.graph.passes.grouping.rows import NARROW_ROWS, ROWS
 from tileweave.graph.passes.grouping.sorts import VALUES_ALONE
+from tileweave.graph.passes.grouping.triangles import TRIANGLE
 from tileweave.graph.passes.rewrite import RewriteRule, rewrite
 from tileweave.graph.passes.rules import FUSIONS
 from tileweave.lower.execute import decide
@@ -26,8 +27,8 @@ from tileweave.lower.programs import lowering
 from tileweave.planner import Machines
 
 WAYS: tuple[tuple[Any, ...], ...] = (
-    (COUNTED, *FUSIONS, VALUES_ALONE, CONV_CHAIN, ROWS, NARROW_ROWS, ATTENTION, NARROW_ATTENTION),
-    (COUNTED, *FUSIONS, VALUES_ALONE),
+    (COUNTED, TRIANGLE, *FUSIONS, VALUES_ALONE, CONV_CHAIN, ROWS, NARROW_ROWS, ATTENTION, NARROW_ATTENTION),
+    (*FUSIONS, VALUES_ALONE),
     (),
 )
 """What is fused before planning, and where that does not fit the memory; nothing where a plan is pinned."""
@@ -138,8 +139,8 @@ def _chooser(machines: Machines, small: bool) -> Callable[[Sequence[tuple[Rewrit
             made = tensor.producer
             if isinstance(made, Selector):
                 made = made.inputs[0][1].producer
-            if rule is COUNTED:
-                if len(machines) == 1:  # several may share the labels and add up
+            if rule in (COUNTED, TRIANGLE):
+                if len(machines) == 1:  # several may share what these read whole
                     return number
             elif rule in ON_DEVICES:
                 if isinstance(made, Operation) and on_device(made):

@@ -85,7 +85,7 @@ def _likelihood(
         raise GraphError(name, "targets do not fit the scores", inputs=types, legal="[batch, more..]")
     counts = None if ignore is None else not_equal(targets, ignore)
     safe = targets if counts is None else where(counts, targets, 0)
-    each = negative(squeeze(at(unsqueeze(safe, dim)), dim))
+    each = squeeze(negative(at(unsqueeze(safe, dim))), dim)
     if counts is None and weight is None:
         return each if reduction == "none" else mean(each) if reduction == "mean" else sum(each)
     share = None if counts is None else cast(counts, logs.dtype)

@@ -18,7 +18,7 @@ import numpy as np
 from tileweave.errors import GraphError
 from tileweave.graph.ir.assemble import pad
 from tileweave.graph.ir.dtypes import is_floating, is_narrow, limits
-from tileweave.graph.ir.forms import Form, axis_form
+from tileweave.graph.ir.forms import Form, axis_form, integer
 from tileweave.graph.ir.nodes import Operation, Signature, Tensor, TensorType, Value
 from tileweave.graph.ir.select import dimension, flip, full, slice_, squeeze, unsqueeze
 from tileweave.graph.ir.sugar import FUNCTIONS, public
@@ -259,6 +259,27 @@ def _sort_gradient(operation: Operation, y: Tensor, dy: Tensor) -> dict[str, Ten
 
 def _truth(node: object, value: object) -> str:
     return "" if type(value) is bool else "true or false"
+
+
+def triangle(x: Tensor, offset: int, upper: bool) -> Tensor:
+    """Matrices [.., rows, columns] with zeros beside the diagonal that many columns to the right, as `numpy.tril` and
+    `numpy.triu`: above it, or below it."""
+    rank = len(x.shape)
+    if rank < 2:
+        raise GraphError("triangle(x, offset, upper)", f"rank {rank}", inputs={"x": x.type}, legal="rank 2 or more")
+    own = [*range(rank - 2), None, None]
+    moved = partly_whole(own, x.shape, rank - 2)
+    costs = (("flops", float(prod(x.shape[-2:]))),)
+    parameters = (("offset", offset), ("upper", upper))
+    return made("triangle", x.shape[:-2], (("x", x, moved),), (x.type, moved), *parameters, costs=costs)
+
+
+def _triangle_block(operation: Operation, inputs: Arrays) -> dict[str, Array]:
+    cut = np.triu if operation.parameter("upper") else np.tril
+    return {"out": cut(inputs["x"], operation.parameter("offset"))}
+
+
+register(Operator("triangle", _triangle_block, Form(("x",), {"offset": integer(), "upper": _truth})))
 
 
 _SORT = Form(("x",), {"axis": axis_form, "descending": _truth})

@@ -54,6 +54,8 @@ def emit_running(monoid: str, x: Operand, out: Operand, axis: int, *, name: str 
         raise GraphError(where, f"{monoid!r} has no running form", legal=", ".join(_STEPS))
     if x.dtype != out.dtype or accumulator(x.dtype) != x.dtype:
         raise DtypeError(where, f"{x.dtype} to {out.dtype}", legal="one type, in which sums are formed")
+    if monoid == "logaddexp" and not is_float(x.dtype):
+        raise DtypeError(where, f"logarithms of {x.dtype}", legal="floating point")
     letters = _letters(where, x, axis)
     terms = [(letters, x), (letters, out)]
     extents_of(where, terms)

@@ -13,6 +13,7 @@ from tileweave.backends.cpu.indexed.pools import PoolGradient, poolable
 from tileweave.backends.cpu.indexed.scatters import Scatter, scatterable
 from tileweave.backends.cpu.indexed.searches import Search, findable
 from tileweave.backends.cpu.indexed.takes import Take, takeable
+from tileweave.backends.cpu.indexed.triangles import Triangle, triangular
 from tileweave.backends.cpu.recurrent.bind import Recurrence, computable
 from tileweave.backends.cpu.sorting.bind import Sort, sortable, sorts_sooner
 
@@ -48,6 +49,10 @@ def _count(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
     return Count(threads) if countable(*arrays) else None
 
 
+def _triangle(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
+    return Triangle(how, threads) if triangular(*arrays) else None
+
+
 def _recurrence(operator: str, how: How, arrays: Arrays, threads: int) -> Made:
     return Recurrence(how["cell"], how["ways"], threads) if computable(arrays) else None
 
@@ -63,6 +68,7 @@ CALLS: dict[str, Callable[[str, How, Arrays, int], Made]] = {
     "sort": _sort,
     "searchsorted": _search,
     "bincount": _count,
+    "triangle": _triangle,
     "recurrence": _recurrence,
     "max_pool_gradient": _pool_gradient,
 }
