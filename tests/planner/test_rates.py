@@ -10,10 +10,11 @@ import tileweave as tw
 from tileweave import graph as g
 from tileweave.backends.base import Decision
 from tileweave.planner import Machine, Machines, make_plan, simulate
-from tileweave.planner.costs import ROW_FUNCTIONS
+from tileweave.planner.costs import OBJECT_BYTES, ROW_FUNCTIONS
 from tileweave.planner.count import EFFICIENCY
 from tileweave.planner.loads import Loads
 from tileweave.planner.rates import Rates
+from tileweave.planner.tasks import tasks
 
 ONE = Machine("one", 1 << 30, 1, 1e9, 1e9)
 CACHES = ((1 << 10, 8e9), (1 << 14, 4e9))
@@ -137,3 +138,45 @@ def test_arrays_of_the_program_pass_its_process_one_machine_after_the_other():
         free = seconds(count, driver_bytes_per_second=1e15)
         assert free == pytest.approx(seconds(count, link_bytes_per_second=1e15), rel=1e-6)
         assert 3 + 10 <= seconds(count, driver_bytes_per_second=carried / 10) <= 3 + 10 + 2 * (free - 3)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_objects_of_the_program_are_counted_as_its_tasks_take_them(seed):
+    """Every region of an array of the program that a task reads, once, and every block of a result, if it is large."""
+    rng = random.Random(seed)
+    m, n, k = (rng.choice([64, 300, 512]) for _ in range(3))
+    x, y = source((m, k), "x"), source((k, n), "y")
+    made = rng.choice([x @ y, g.relu(x @ y), g.sum(x, 0), x + g.transpose(source((k, m), "z")), g.softmax(x)])
+    count = rng.randrange(1, 5)
+    used = Machines(tuple(replace(ONE, name=f"m{k}") for k in range(count)))
+    pin = {made: tuple(rng.choice([1, count]) if k == 0 else 1 for k in range(made.producer.index.rank))}
+    plan = make_plan(g.Graph.of(made), used, decide, pin=pin)
+    taken = set()
+    for task in tasks(plan):
+        stored = plan.steps[task.step].stage == "store"
+        pieces = [(piece.source, piece.region) for read in task.reads for piece in read.pieces if piece.source]
+        found = [(task.number, task.out)] if stored else pieces
+        taken |= {(*one, task.step) for one in found if one[1].size * 4 > OBJECT_BYTES}
+    objects = sum(float(load.objects.sum()) for load in Loads().of(plan))
+    assert objects == pytest.approx(len(taken)), seed
+    slow = replace(used, driver_bytes_per_second=1e15, driver_object_seconds=10.0)
+    seconds = simulate(replace(plan, machines=slow)).seconds
+    assert seconds == pytest.approx(10 * len(taken), abs=9)
+    assert f"in {len(taken)} objects, " in replace(plan, machines=slow).explain()
+
+
+def test_cuts_are_chosen_by_what_objects_of_the_program_cost():
+    """Two halves are four objects, not two: worth it where arithmetic is slow, not where objects are."""
+    x = source((4096, 512), "x")
+    for each, parts in ((1e-6, 2), (100.0, 1)):
+        rates = {"driver_bytes_per_second": 1e12, "driver_object_seconds": each, "task_seconds": 0.0}
+        used = Machines(tuple(replace(ONE, name=f"m{k}") for k in range(2)), link_seconds=0.0, **rates)
+        plan = make_plan(g.Graph.of(g.exp(x)), used, decide)
+        assert plan.steps[0].cuts.count == parts
+
+
+def test_results_come_back_at_a_rate_of_their_own():
+    x = source((4096, 512), "x")
+    used = Machines((ONE,), driver_bytes_per_second=1e15, driver_result_bytes_per_second=x.type.size_bytes / 10)
+    assert 10 < make_plan(g.Graph.of(g.exp(x)), used, decide).seconds < 11
+    assert make_plan(g.Graph.of(g.sum(x)), used, decide).seconds < 10

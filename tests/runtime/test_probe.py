@@ -41,7 +41,8 @@ def test_each_node_of_a_running_cluster_is_measured():
     assert found.storage == "shared" and 1e-6 < found.link_seconds < 1 and found.link_bytes_per_second > 1e6
     assert found.task_seconds > 1e-5  # far more than a task of this process
     assert 1e6 < found.driver_bytes_per_second < 1e13 and 0 <= found.run_seconds < 10
-    assert 0 <= found.exchange_seconds < 1
+    assert 1e6 < found.driver_result_bytes_per_second < 1e13
+    assert 0 <= found.exchange_seconds < 1 and 0 <= found.driver_object_seconds < 1
     assert machines(found) == found
 
 
@@ -83,6 +84,8 @@ def test_descriptions_read_back_whatever_they_say(tmp_path):
             call_seconds=float(rng.uniform(1e-9, 1)),
             cached_bytes_per_second=None if case % 3 else float(rng.uniform(1, 1e12)),
             driver_bytes_per_second=None if case % 2 else float(rng.uniform(1, 1e12)),
+            driver_result_bytes_per_second=None if case % 3 else float(rng.uniform(1, 1e12)),
+            driver_object_seconds=float(rng.uniform(1e-9, 1)) if case % 2 else 0.0,
             storage=("shared", "private")[case % 2],
         )
         path = tmp_path / "m.toml"

@@ -1,5 +1,6 @@
 """Units: rows of tasks that travel together. The oracle is the graph's meaning; units run here one after the other."""
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,8 @@ import tileweave as tw
 from tileweave import graph as g
 from tileweave import lower
 from tileweave.errors import PlanError
-from tileweave.planner import Plan, machines, with_margins
+from tileweave.planner import Plan, machines, movements, with_margins
+from tileweave.planner.show.exchange import margined
 from tileweave.planner.simulate import costed
 from tileweave.planner.steps import steps_of
 from tileweave.planner.tasks import margins, tasks
@@ -207,6 +209,13 @@ def test_what_margins_cost_is_what_their_tasks_do(seed: int, monkeypatch: pytest
         assert sum(getattr(cost, what) for cost in counted) == getattr(found, what), what
     assert found.flops >= plan.flops
     assert [step.cuts for step in found.steps] == [step.cuts for step in plan.steps]
+    loads = (margined(plan) or (plan, None))[1]
+    edges = defaultdict[int, int](int)
+    for edge in movements(plan, loads):
+        edges[edge.step] += edge.bytes_moved
+    assert {n: moved for n, moved in edges.items() if moved} == {
+        n: step.costs.bytes_moved for n, step in enumerate(found.steps) if step.costs.bytes_moved
+    }
     units_of = prepare(plan) if wide is None else with_tasks(prepare(plan), wide)
     assert units_of.peak_bytes == found.peak_bytes
 
@@ -220,6 +229,8 @@ def test_margins_save_seconds_where_messages_cost_them() -> None:
     plan = costed(Plan(graph, slow, steps_of(graph, grids, 4, lower.decide, io.atom)))[0]
     found = with_margins(plan)
     assert found.seconds < 0.2 * plan.seconds
+    told = [line for line in plan.explain(runtime="ray").splitlines() if " takes " in line]
+    assert sum(bool(step.costs.bytes_moved) for step in found.steps) == len(told) < len(plan.steps) / 4
     assert "margins: chains of stencils exchange once" in plan.explain(runtime="ray")
     assert "margins" not in plan.explain()
     alone = rows_plan(y, machines(1), 1)

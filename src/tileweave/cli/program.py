@@ -19,7 +19,7 @@ from tileweave.cli.model import run_model
 from tileweave.cli.planning import Planning, difference, write_plans
 from tileweave.errors import PlanError, RunError, StorageError, TileweaveError
 from tileweave.graph import FileTarget
-from tileweave.planner import Machines, Plan, machines, with_margins
+from tileweave.planner import Machines, Plan, machines
 from tileweave.planner.show.document import documents
 from tileweave.runtime.events import Listener
 from tileweave.runtime.session import PlanningDone, Session, session
@@ -132,8 +132,7 @@ def plan_program(options: argparse.Namespace) -> int:
         raise nothing_runs("tileweave plan", options.program)
     _keep(options, plans)
     if options.json:
-        shown = [with_margins(plan) for plan in plans] if options.runtime == "ray" else plans
-        print(json.dumps([plan.to_json() for plan in shown], indent=2))
+        print(json.dumps([plan.to_json(runtime=options.runtime) for plan in plans], indent=2))
     else:
         for number, plan in enumerate(plans, start=1):
             print(f"graph {number} of {len(plans)}")

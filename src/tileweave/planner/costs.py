@@ -269,6 +269,35 @@ def arrival(term: Term, reader: Boxes, held: Held | None, counts: Sequence[IntAr
     return Arrival(wanted, wanted - own, away, blocks, most, arriving)
 
 
+OBJECT_BYTES = 1 << 16
+"""Arrays of the process that runs a plan travel with the tasks of a cluster up to this size; larger ones, and larger
+results, are objects of their own."""
+
+
+def objects_of(taken: Arrival, region: Boxes) -> Any:
+    """How many arrays of the process that runs a plan are objects of their own, where machines take regions of them.
+
+    Args:
+        taken: from one origin, by machines (the last axis).
+        region: that each of them needs, in whatever waves.
+
+    Returns:
+        Of each machine; where several take one region, each has its share.
+    """
+    key: Any = np.zeros(1, np.int64)
+    for low in region.low:
+        key = key * KEY + (low if not region.waves else low.reshape(*low.shape[: -region.waves], -1)[..., 0])
+    some = taken.moved > 0
+    keys = np.sort(np.where(some, key, -1), -1)
+    distinct = (keys[..., 1:] != keys[..., :-1]).sum(-1, keepdims=True) + (keys[..., :1] >= 0)
+    large = taken.moved > taken.messages * OBJECT_BYTES
+    return taken.messages * large * distinct / np.maximum(some.sum(-1, keepdims=True), 1)
+
+
+KEY = 1_000_003
+"""By which the first coordinates of a region make one number."""
+
+
 def crossed_inputs(operation: Operation, terms_of: Callable[[Tensor], Sequence[Term]]) -> frozenset[str]:
     """The inputs of an elementwise operation that lie in memory across the order in which its result is made, where
     others lie along it: a kernel then reads single elements of the one or the other."""

@@ -13,6 +13,7 @@ from tileweave.graph import FileTarget, Operation, Sink, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
 from tileweave.graph.passes.shard import output_partition
 from tileweave.planner.costs import (
+    OBJECT_BYTES,
     Flags,
     Held,
     Term,
@@ -23,6 +24,7 @@ from tileweave.planner.costs import (
     in_files,
     index_of_boxes,
     input_boxes,
+    objects_of,
     output_boxes,
     partners,
     read_terms,
@@ -59,6 +61,9 @@ class Load:
         served: of these, what it reads from a disk of its own for all machines.
         written: bytes to sinks, and of blocks that are spilled.
         carried: bytes of both that are not in files but in the memory of the process that runs the plan.
+        results: of these, those that are written.
+        objects: how many regions of more than `OBJECT_BYTES` these are; of one that several machines read, each has its
+            share.
         temporary: the most bytes that one shard newly holds while it runs.
         block: the most bytes that one shard makes.
         made: bytes of what it makes.
@@ -77,6 +82,8 @@ class Load:
     served: IntArray
     written: IntArray
     carried: IntArray
+    results: IntArray
+    objects: Floats
     temporary: IntArray
     block: IntArray
     made: IntArray
@@ -251,7 +258,8 @@ class _PlanLoads:
         zero = np.zeros(count, np.int64)
         moved, messages, read, served, carried, temporary, touched, crossed = (zero.copy() for _ in range(8))
         across = self.known.crossed(node) if isinstance(node, Operation) else frozenset()
-        written, block, made = zero, zero, zero
+        written, results, block, made = zero, zero, zero, zero
+        objects: Floats = np.zeros(count)
         flops: Floats = np.zeros(count)
         functions: Floats = np.zeros(count)
         edges: list[int] = []
@@ -271,7 +279,9 @@ class _PlanLoads:
                 got = arrival(term, reading.region, held, counts)
                 if held is None:
                     read += got.moved
-                    carried += got.moved * (not in_files(term.source))
+                    if not in_files(term.source):
+                        carried += got.moved
+                        objects += objects_of(got, reading.region)
                 else:
                     moved += got.moved
                     messages += got.messages
@@ -290,7 +300,11 @@ class _PlanLoads:
             temporary += np.where(blocks <= 1, arriving, gathered)
         if isinstance(node, Sink):
             written = touched
-            carried += written * (not isinstance(node.target, FileTarget))
+            if not isinstance(node.target, FileTarget):
+                results = written
+                carried += written
+                blocks = machine_blocks(step.where, count) if who is None else _some(boxes)
+                objects += blocks * (written > blocks * OBJECT_BYTES)
         elif step.stage == "combine":
             joined = self._combined(node, boxes, counts, who)
             moved, messages = moved + joined.moved, messages + joined.messages
@@ -318,6 +332,8 @@ class _PlanLoads:
             served,
             written,
             carried,
+            results,
+            objects,
             temporary,
             block,
             made,

@@ -177,9 +177,9 @@ class Plan:
         """The plan as a table for people: per step its cuts, tasks, flops, bytes, peak memory, time and kernel."""
         return str(VIEWS["explain"](self, **options))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, **options: Any) -> dict[str, Any]:
         """The same as plain data for programs."""
-        out: dict[str, Any] = VIEWS["json"](self)
+        out: dict[str, Any] = VIEWS["json"](self, **options)
         return out
 
     def html(self) -> str:

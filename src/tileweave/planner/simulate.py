@@ -220,7 +220,7 @@ def _timeline(
             arrived = np.maximum(arrived, group.arrived(load, arrive))
         if machines.driver_bytes_per_second and load.carried.any():  # it serves one machine after the other
             begin = max(driver_free, float(ready[load.carried > 0].min()))
-            passed = np.cumsum(load.carried) / machines.driver_bytes_per_second
+            passed = np.cumsum(machines.driver_seconds(load.carried - load.results, load.results, load.objects))
             driver_free = begin + float(passed[-1])
             arrived = np.where(load.carried > 0, np.maximum(arrived, begin + passed), arrived)
         taken, owners = arrived - arrive, load.served > 0

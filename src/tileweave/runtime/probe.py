@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tileweave import lower
 from tileweave.backends.host import cache_bytes, last_caches
 from tileweave.errors import PlanError, RunError
 from tileweave.planner import Machine, Machines, Plan, machines
+from tileweave.planner.costs import OBJECT_BYTES
 from tileweave.planner.count import EFFICIENCY
 from tileweave.planner.steps import steps_of
 from tileweave.runtime import api
@@ -35,15 +36,17 @@ EDGE = 768
 """Rows and columns of the product by which arithmetic is measured."""
 BYTES = 64 << 20
 """Of the arrays by which bandwidths are measured: more than most caches hold."""
-SMALL = 1 << 18
-"""Of arrays that go to machines and back in next to no time, yet as objects of the store, as larger ones do."""
+SMALL = 4 * OBJECT_BYTES
+"""Of arrays that are objects of their own, and pass in next to no time; halves of them are objects, too."""
+LARGE = 1 << 24
+"""Of arrays whose bytes count, and whose pages the store of objects has in use again after few runs."""
+TINY = 1 << 12
+"""Of arrays that travel with the tasks."""
 LEAST_WORKING_SET = 1 << 16
 """Bytes of what is read and written together, for the rates of caches; less says more of calls than of caches."""
 CROSSED = 500
 """Rows and columns of arrays that are read across; no power of two, whose columns would share a cache's set."""
 CALLS = 32
-EXCHANGES = 8
-"""Steps by which is measured what it takes when each of two machines waits for a block of the other."""
 TASKS = 500
 WAIT_SECONDS = 120
 """How long a node of a cluster may take to answer."""
@@ -259,18 +262,11 @@ def _cluster(address: str | None, folder: str | None, seconds: float) -> Machine
     task = _best(lambda: answer(on(nodes[0], _payload, 1)), seconds / 4)
     bandwidth = BYTES / max(link - latency, 1e-9)
 
-    def exchanged(count: int) -> None:
-        """Two machines, each of which needs its own block and the other's for its next."""
-        a, b = (on(end, _payload, SMALL // 8) for end in ends)
-        for _ in range(count):
-            a, b = on(ends[0], _payload, SMALL // 8, a, b), on(ends[1], _payload, SMALL // 8, b, a)
-        answer([a, b])
-
-    none, some = (_best(partial(exchanged, count), seconds / 4) for count in (0, EXCHANGES))
-    exchange = (some - none) / EXCHANGES - task - latency - SMALL / bandwidth
-    run, driver = _runs(max(2, len(nodes)), address_in_use(address), seconds / 2)
+    hosts_alone = len({host.machines[0].name for host in hosts})
+    memory = hosts_alone * min(host.machines[0].bytes_per_second for host in hosts) * EFFICIENCY
+    runs = _runs(max(2, len(nodes)), address_in_use(address), seconds / 2, memory)
     names = [f"{host.machines[0].name}-{k}" for k, host in enumerate(hosts)]
-    share = 1 / max(1, len(hosts)) if len({host.machines[0].name for host in hosts}) == 1 else 1.0
+    share = 1 / max(1, len(hosts)) if hosts_alone == 1 else 1.0
     found: list[Machine] = []
     for name, host in zip(names, hosts, strict=True):
         one = host.machines[0]
@@ -285,22 +281,42 @@ def _cluster(address: str | None, folder: str | None, seconds: float) -> Machine
         cached_bytes_per_second=min(host.cached_bytes_per_second or 0 for host in hosts) or None,
         open_seconds=max(host.open_seconds for host in hosts),
         store_seconds=max(host.store_seconds for host in hosts),
-        run_seconds=max(run - task, 0.0),
-        driver_bytes_per_second=driver,
-        exchange_seconds=max(exchange, 0.0),
+        run_seconds=max(runs["run"] - task, 0.0),
+        driver_bytes_per_second=runs["to"],
+        driver_result_bytes_per_second=runs["back"],
+        driver_object_seconds=runs["object"],
+        exchange_seconds=max(runs["exchange"] - task - latency, 0.0),
     )
 
 
-def _runs(count: int, address: str | None, seconds: float) -> tuple[float, float]:
-    """(what a run takes on so many machines, bytes per second of the program's arrays that it takes there and back)."""
-    took = []
-    for size in (SMALL, BYTES):
-        data = np.ones((count, size // 4 // count), np.float32)
-        plan = api.plan(g.relu(_hole("x", data)), count)
-        run = partial(api.run, plan, bind={"x": data}, runtime="ray", address=address)
-        took.append(_best(run, seconds / 2))
-    small, large = took
-    return small, 2 * (BYTES - SMALL) / max(large - small, large / 4)
+def _runs(count: int, address: str | None, seconds: float, memory: float) -> dict[str, float]:
+    """Of runs on so many machines that compute next to nothing: what one takes, what each array of the program and
+    each result adds as an object, what it adds where each machine waits for a block of each other, and the bytes per
+    second of arrays and of results on their way.
+
+    Args:
+        count: of machines.
+        address: of the cluster.
+        seconds: in all.
+        memory: bytes per second that the machines read or write together.
+    """
+
+    def took(made: Callable[..., g.Tensor], *given: np.ndarray[Any, Any]) -> float:
+        holes = [_hole(f"x{k}", array) for k, array in enumerate(given)]
+        tensor = made(*holes)
+        plan = api.plan(tensor, count, pin={tensor: (count, 1)})
+        bind: dict[g.Tensor | str, Any] = {f"x{k}": array for k, array in enumerate(given)}
+        return _best(lambda: api.run(plan, bind=bind, runtime="ray", address=address), seconds / 5)
+
+    one, side = np.ones((count, SMALL // 4), np.float32), isqrt(LARGE // 4 // count)
+    column, row = np.ones((count * side, 1), np.float32), np.ones((1, side), np.float32)
+    none, some = took(g.relu, one[:, : TINY // 4]), took(g.relu, one)
+    exchanged = took(lambda x: g.sum(x, 0), one)
+    to, back = took(lambda x: g.sum(x, 1), column + row), took(g.add, column, row)
+    moved, each = column.nbytes * side, max(some - none, 0.0) / (2 * count)
+    apart = none + count * each + moved / memory
+    rates = [moved / max(whole - apart, (whole - none) / 4, 1e-9) for whole in (to, back)]
+    return {"run": none, "object": each, "exchange": max(exchanged - some, 0.0), "to": rates[0], "back": rates[1]}
 
 
 def _payload(size: int, *blocks: Any) -> np.ndarray[Any, Any]:

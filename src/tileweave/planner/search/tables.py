@@ -13,9 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from tileweave.graph import Graph, Operation, Source, Tensor
+from tileweave.graph import FileTarget, Graph, Operation, Source, Tensor
 from tileweave.graph.ops.operators import operator_of
-from tileweave.planner.costs import Term, arithmetic, arrival, in_files, output_boxes, stored_in_files, volume
+from tileweave.planner.costs import (
+    OBJECT_BYTES,
+    Term,
+    arithmetic,
+    arrival,
+    in_files,
+    objects_of,
+    output_boxes,
+    stored_in_files,
+    volume,
+)
 from tileweave.planner.loads import Loads, held_at
 from tileweave.planner.machines import Machines
 from tileweave.planner.placement import Mesh, Placement
@@ -113,6 +123,11 @@ class Tables:
         filled = [machines.machines[order[k]] for k in self.at]
         self.scale = self.count / len(self.at)
         self.rates = Rates(machines, filled, stored=stored_in_files(graph)[1])
+        self._kept: dict[Operation, list[str]] = {}
+        for sink in graph.sinks:
+            made = sink.tensor.producer
+            if isinstance(made, Operation) and not isinstance(sink.target, FileTarget):
+                self._kept.setdefault(made, []).append(sink.tensor.output)
         for node in self.nodes:
             self.offers.append(self._offer(node, (allowed or {}).get(node) if isinstance(node, Operation) else None))
             self.alone.append(self._alone(node, self.offers[-1]))
@@ -156,7 +171,8 @@ class Tables:
             zero = np.zeros(size)
             held = volume(offer.index).max(-1) * float(node.type.dtype.itemsize)
             return Measures(zero, zero, zero, held)
-        key = ("alone", id(offer), *(self._terms_key(t) for _, t in node.inputs), node.outputs[0][1].dtype)
+        kept, dtype = tuple(self._kept.get(node, ())), node.outputs[0][1].dtype
+        key = ("alone", id(offer), *(self._terms_key(t) for _, t in node.inputs), dtype, kept)
         if key not in self._tables:
             self._tables[key] = self._operation_alone(node, offer)
         return self._tables[key]
@@ -174,6 +190,8 @@ class Tables:
         across = self.known.crossed(node)
         stored: Any = 0.0
         carried: Any = 0.0
+        results: Any = 0.0
+        objects: Any = np.zeros_like(points)
         served: Any = 0.0
         moved: Any = np.zeros_like(points)
         messages: Any = np.zeros_like(points)
@@ -189,6 +207,7 @@ class Tables:
                 if home is None:
                     got, filed = arrival(term, region, None), in_files(source)
                     stored, carried = stored + got.moved * filed, carried + got.moved * (not filed)
+                    objects = objects + objects_of(got, region) * (not filed)
                     continue
                 lying = held_at(Tensor(source), home, self.count)
                 lying = replace(lying, boxes=tuple(on_some(boxes, self.at) for boxes in lying.boxes))
@@ -205,10 +224,17 @@ class Tables:
             moved, messages = moved + size * others, messages + (size > 0) * others
             touched = touched + size * np.where(offer.partial, offer.parts + 1, 0)[:, None]
             held = held + size * offer.partial[:, None]
+        for name in self._kept.get(node, ()):  # as results, which are in memory in the end
+            made: Any = volume(output_boxes(node, name, offer.index)) * dict(node.outputs)[name].dtype.itemsize
+            made = made / np.where(offer.partial, offer.parts, 1)[:, None]
+            results, objects = results + made, objects + (made > OBJECT_BYTES)
         compute = self.rates.kernel_seconds(node.outputs[0][1].dtype, flops, functions, touched, crossed)
         busy = (points > 0) * machines.task_seconds * (1 + offer.partial[:, None])
-        crossing = moved + carried if self.count > 1 else moved
-        transfer = crossing / self.rates.link + machines.waited_seconds(messages)
+        passing: Any = 0.0
+        if machines.driver_bytes_per_second:  # its process serves one machine after the other
+            passing = np.sum(machines.driver_seconds(carried, results, objects), -1, keepdims=True) * self.scale
+        crossing = moved + carried if self.count > 1 and not machines.driver_bytes_per_second else moved
+        transfer = crossing / self.rates.link + machines.waited_seconds(messages) + passing
         serving = served / min(self.rates.read, float(self.rates.link.max()))
         seconds = busy + compute + np.maximum(transfer, serving) + stored / self.rates.read
         found = (seconds.max(-1), moved.max(-1), moved.sum(-1) * self.scale, held.max(-1))

@@ -14,6 +14,7 @@ from tileweave.graph import ArrayData, Graph, Operation, Partition, Sink, Source
 from tileweave.planner.machines import LinkGroup, Machine, Machines
 from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Costs, Plan, Step
+from tileweave.planner.show.wellformed import check_plan
 
 FORMAT = "tileweave plan 1"
 MOST_INLINE = 1 << 20
@@ -91,8 +92,10 @@ def from_document(document: dict[str, Any], graph: Graph | None = None) -> Plan:
         machines, peaks = _read_machines(document["machines"]), tuple(document["peak_bytes"])
         seconds, gap = float(document["seconds"]), document.get("gap")
         listed = document.get("listed", False) is True
-        return Plan(used, machines, tuple(steps), seconds, peaks, rows, tuple(homes), gap, listed)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+        plan = Plan(used, machines, tuple(steps), seconds, peaks, rows, tuple(homes), gap, listed)
+        check_plan(plan)
+        return plan
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PlanError("load(plan)", f"the document is broken: {type(error).__name__}: {error}") from error
 
 
@@ -128,7 +131,7 @@ def machines_of(document: dict[str, Any]) -> Machines:
     """The machines that the plan of a document is for."""
     try:
         return _read_machines(document["machines"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PlanError("load(plan)", f"the document is broken: {type(error).__name__}: {error}") from error
 
 

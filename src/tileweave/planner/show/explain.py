@@ -15,7 +15,7 @@ from tileweave.planner.bounds import best_factor_grid, lower_bound_words, produc
 from tileweave.planner.loads import Load, Loads
 from tileweave.planner.movement import Movement, movements
 from tileweave.planner.plan import Plan, Step
-from tileweave.planner.show.exchange import with_margins
+from tileweave.planner.show.exchange import margined
 from tileweave.words import count_text, seconds_text, size_text
 
 MOST_LENGTHS = 4
@@ -69,9 +69,8 @@ def explain(plan: Plan, runtime: str = "local") -> str:
     Raises:
         PlanError: there is no such runtime.
     """
-    if runtime not in ("local", "ray"):
-        raise PlanError("explain(runtime)", f"there is no runtime {runtime!r}", legal="local, ray")
-    own, plan = plan, plan if runtime == "local" else with_margins(plan)
+    own, several = plan, len(plan.machines) > 1
+    plan, loads = _as_run(plan, runtime, "explain(runtime)")
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -114,18 +113,15 @@ def explain(plan: Plan, runtime: str = "local") -> str:
         f"peak memory: {size_text(peak)} per machine of {size_text(budget)}; results in memory and kernels' own "
         "temporaries come on top",
     ]
+    lines += list(_passing(plan, loads))
     if plan is not own:
-        lines.append(
-            "margins: chains of stencils exchange once for several steps; edges are told as of single steps, "
-            f"{size_text(own.bytes_moved)} in all"
-        )
-    loads = Loads().of(plan) if len(plan.machines) > 1 else []
-    if plan.gap is not None and len(plan.machines) > 1:
+        lines.append("margins: chains of stencils exchange once for several steps, as the first of each is told to")
+    if plan.gap is not None and several:
         lines.append(
             f"choice of cuts: at most {_percent(plan.gap)} % above the least of all that were offered, by sums"
         )
     lines += list(_ratios(plan, loads))
-    lines += list(_moves(plan, loads))
+    lines += list(_moves(plan, loads)) if several else []
     lines += list(_offers(plan))
     if len(plan.alternatives) > 1:
         best, width = set(frontier(plan)), max(22, *(len(label) for label, *_ in plan.alternatives))
@@ -136,6 +132,24 @@ def explain(plan: Plan, runtime: str = "local") -> str:
             for k, (label, seconds, most, moved) in enumerate(plan.alternatives)
         ]
     return "\n".join(lines)
+
+
+def _as_run(plan: Plan, runtime: str, where: str) -> tuple[Plan, list[Load]]:
+    """The plan with the estimates of a runtime, and what each machine does in each step there."""
+    if runtime not in ("local", "ray"):
+        raise PlanError(where, f"there is no runtime {runtime!r}", legal="local, ray")
+    found = margined(plan) if runtime == "ray" else None
+    return found or (plan, Loads().of(plan))
+
+
+def _passing(plan: Plan, loads: Sequence[Load]) -> Iterator[str]:
+    """What the program's arrays and results take on their way to a cluster and back."""
+    if plan.machines.driver_bytes_per_second:
+        names = ("carried", "results", "objects")
+        carried, results, objects = (sum(float(getattr(load, name).sum()) for load in loads) for name in names)
+        seconds = seconds_text(plan.machines.driver_seconds(carried - results, results, objects))
+        sizes = f"{size_text(carried - results)} to machines and {size_text(results)} back"
+        yield f"through the program's process: {sizes} in {objects:.0f} objects, {seconds}"
 
 
 def _percent(fraction: float) -> str:
@@ -224,12 +238,21 @@ def _ratios(plan: Plan, loads: Sequence[Load]) -> Iterator[str]:
         yield f"{operation.operator} receives at most {size_text(most)} per machine, {ratio}{factor}{note}"
 
 
-def to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as plain data; names carry the units."""
+def to_json(plan: Plan, runtime: str = "local") -> dict[str, Any]:
+    """The plan as plain data; names carry the units.
+
+    Args:
+        plan: any.
+        runtime: as for `explain`.
+
+    Raises:
+        PlanError: there is no such runtime.
+    """
+    plan, loads = _as_run(plan, runtime, "to_json(runtime)")
     return {
         "machines": [
             {"name": m.name, "memory_bytes": m.memory_bytes, "cores": m.cores, "peak_bytes": peak}
-            for m, peak in zip(plan.machines.machines, plan.peak_bytes, strict=True)
+            for m, peak in zip(plan.machines.machines, plan.peak_bytes or [0] * len(plan.machines), strict=True)
         ],
         "seconds": plan.seconds,
         "flops": plan.flops,
@@ -268,7 +291,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
                 "groups": one.collective.groups,
                 "line": one.line,
             }
-            for one in (movements(plan) if len(plan.machines) > 1 else ())
+            for one in (movements(plan, loads) if len(plan.machines) > 1 else ())
             if one.bytes_moved
         ],
         "alternatives": [

@@ -26,6 +26,7 @@ from tileweave.errors import RunError
 from tileweave.graph import FileTarget, TensorType
 from tileweave.lower.reads import Block, Taken
 from tileweave.planner import Plan, ReadPiece, Task
+from tileweave.planner.costs import OBJECT_BYTES
 from tileweave.runtime.events import Event, Progress, Retry
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io.sinks import Handle
@@ -59,8 +60,6 @@ LOST_SECONDS = 4.0
 """A control service that has not answered for so long is gone. Ray itself would end this process after a minute."""
 NODELESS_SECONDS = 60.0
 """How long a cluster may have no node that is able to compute a unit: one may come."""
-DIRECT_BYTES = 1 << 16
-"""Source regions up to this size travel with the task; larger ones go through the object store."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -355,7 +354,7 @@ class ClusterRun:
             return FileRegion(replace(source.data, path=_absolute(source.data.path)), source.type, where[1])
         if where not in self.values:
             region = self.sources[number](where[1])
-            small = region.nbytes <= DIRECT_BYTES
+            small = region.nbytes <= OBJECT_BYTES
             # what is not contiguous would be written out and copied twice on its way
             self.values[where] = np.array(region) if small else self.ray.put(np.ascontiguousarray(region))
         value = self.values[where]
