@@ -21,7 +21,7 @@ from tileweave.backends.cpu.gemm.blocking import (
     are_tiny,
     axes_of,
     cut_like,
-    longer,
+    longer_in,
     may_lend,
     tile_of,
 )
@@ -58,6 +58,10 @@ class Variant:
         if found is None:
             found = self.functions[name] = self.code.function(name, result, *arguments)
         return found
+
+
+Lender = tuple[weakref.ref[Variant], ProductBlocking]
+"""Code, and how the product was cut for which it was made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,8 @@ class Family:
     still: list[list[bool]]
     variants: dict[tuple[Hashable, Hashable], list[weakref.ref[Variant]]]
     cuts: weakref.WeakKeyDictionary[Variant, tuple[ProductBlocking, tuple[Hashable, Hashable]]]
-    lenders: dict[Hashable, list[tuple[weakref.ref[Variant], ProductBlocking]]]
-    near: dict[Hashable, list[tuple[weakref.ref[Variant], ProductBlocking]]]
+    lenders: dict[Hashable, list[Lender]]
+    near: dict[Hashable, list[Lender]]
     kernels: list[weakref.ref[Any]]
     widths: list[int]
 
@@ -171,21 +175,22 @@ class Family:
                     return found
         if not may_lend(c, starts=starts) or c.columns.pack_panels > 1:
             return None
-        others = self._like(axes, tile, c)
-        beside = [] if tiny else sorted([(longer(c, other), k) for k, (_, other) in enumerate(others)])
-        near = [(False, *others[k]) for ratio, k in beside if ratio <= NEAR]
-        slower = [(True, *other) for other in others] if lent and not starts else []
-        for is_slower, one, other in (*near, *slower):
-            cut = cut_like(c, other)
-            found = None if cut is None else _served(one(), (*numbers, *cut, *bounds), ends, lent=is_slower)
+        ratio, slower = longer_in(c), list[Lender]()
+        for other in self._like(axes, tile, c):
+            if tiny or ratio(other[1]) > NEAR:
+                slower.append(other)
+                continue
+            found = _lent(c, other, numbers, bounds, ends)
+            if found is not None:
+                return found
+        for other in slower if lent and not starts else ():
+            found = _lent(c, other, numbers, bounds, ends, slower=True)
             if found is not None:
                 return found
         return None
 
-    def _like(
-        self, axes: Hashable, tile: Hashable, c: ProductBlocking
-    ) -> list[tuple[weakref.ref[Variant], ProductBlocking]]:
-        """Code for products of some axes that were cut with other tiles, the tiles most like one's own first."""
+    def _like(self, axes: Hashable, tile: Hashable, c: ProductBlocking) -> list[Lender]:
+        """Code for products of some axes that may lend it, with the tiles most like a product's own first."""
         found = self.near.get((axes, tile))
         if found is None:
             cuts = self.lenders.get(axes)
@@ -206,6 +211,20 @@ def _served(
         return None
     table = variant.table.of(numbers)
     return None if table is None else FoundCode(variant, table, ends, lent)
+
+
+def _lent(
+    c: ProductBlocking,
+    by: Lender,
+    sizes: Sequence[int],
+    bounds: Sequence[int],
+    ends: list[int],
+    *,
+    slower: bool = False,
+) -> FoundCode | None:
+    """The code of another product for one that is cut like it, where it serves its sizes."""
+    cut = cut_like(c, by[1])
+    return None if cut is None else _served(by[0](), (*sizes, *cut, *bounds), ends, lent=slower)
 
 
 def _unlike(c: ProductBlocking, other: ProductBlocking) -> int:

@@ -332,19 +332,35 @@ long as hundreds of runs."""
 
 def longer(c: ProductBlocking, other: ProductBlocking) -> float:
     """How many times as long a product takes in the tiles of another one; inf where operands are read otherwise."""
-    if (c.a, c.b, c.keep_a, c.a_resident) != (other.a, other.b, other.keep_a, other.a_resident):
-        return inf
-    return _cycles(c, other) / _cycles(c, c)
+    return longer_in(c)(other)
 
 
-def _cycles(c: ProductBlocking, other: ProductBlocking) -> float:
-    """Of a product in the tiles of another one, as its code has them where sizes are words of the table."""
-    lanes, vectors = other.columns.lanes, other.columns.groups
-    panels, rest = divmod(c.columns.total, other.columns.width)
-    least = other.last / 2 if other.last else vectors // 2 if vectors in (2, 4) else -(-rest // lanes)
-    last = least if rest <= least * lanes else vectors
-    tiles = -(-c.rows.total // other.rows.width), panels
-    return cycles_in(other.rows.width, vectors, last if rest else 0, tiles, held=c.a_in_place)
+def longer_in(c: ProductBlocking) -> Callable[[ProductBlocking], float]:
+    """`longer` for others that are asked for one by one."""
+    reads, cycles = (c.a, c.b, c.keep_a, c.a_resident), _cycles(c)
+    own = cycles(*_tile(c))
+
+    def of(other: ProductBlocking) -> float:
+        return cycles(*_tile(other)) / own if reads == (other.a, other.b, other.keep_a, other.a_resident) else inf
+
+    return of
+
+
+def _tile(c: ProductBlocking) -> tuple[int, int, int, int]:
+    return c.rows.width, c.columns.width, c.columns.lanes, c.last
+
+
+def _cycles(c: ProductBlocking) -> Callable[[int, int, int, int], float]:
+    """Of a product in a `_tile`, as code has it where sizes are words of the table."""
+    rows, columns, held = c.rows.total, c.columns.total, c.a_in_place
+
+    def of(height: int, width: int, lanes: int, last: int) -> float:
+        vectors, (panels, rest) = -(-width // lanes), divmod(columns, width)
+        least = last / 2 if last else vectors // 2 if vectors in (2, 4) else -(-rest // lanes)
+        end = least if rest <= least * lanes else vectors
+        return cycles_in(height, vectors, end if rest else 0, (-(-rows // height), panels), held=held)
+
+    return of
 
 
 def cut_near(c: ProductBlocking, other: ProductBlocking, *, starts: bool) -> list[int] | None:
