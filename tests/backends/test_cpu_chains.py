@@ -292,6 +292,17 @@ def test_outputs_that_no_cache_holds_go_past_them(dtype, shape):
     np.testing.assert_array_equal(held, x + y)
 
 
+@pytest.mark.parametrize("itself", [False, True])
+def test_lines_are_asked_for_that_the_second_cache_does_not_hold_and_the_processor_does_not_fetch(itself):
+    x = np.ones((64, 1024), "f4")
+    features = host().features.replace("+sse4a", "-sse4a") + (",+sse4a" if itself and host().has("sse4a") else "")
+    target = replace(host(), features=features)
+    program = emit_elementwise("Add", [operand(x), operand(x)], operand(x))
+    for l2_bytes in (3 * x.nbytes - 1, 3 * x.nbytes):
+        kernel = compile(program, target=replace(target, l2_bytes=l2_bytes), threads=1, cache=False)
+        assert ("llvm.prefetch" in kernel.source) == (l2_bytes < 3 * x.nbytes and not target.fetches_ahead)
+
+
 @pytest.mark.parametrize("equation", ["i,i->i", "ij,ij->i", "ij,ij->ij"])
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("still", [False, True])

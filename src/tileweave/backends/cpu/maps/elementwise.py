@@ -30,7 +30,7 @@ from tileweave.backends.cpu.maps.tiles import PIECE, RUN, Crossing, crossing_of,
 from tileweave.backends.cpu.maps.transpose import emit_transpose, transposable
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import LINE_BYTES
-from tileweave.index.sizes import known, plain
+from tileweave.index.sizes import above, known, plain
 from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, Stage
 from tileweave.teir.merged.order import Pairs
 
@@ -196,6 +196,7 @@ class _Chain:
         if not self.points.reductions:
             self.crossing = crossing_of(self.along, outer, self.stages, elements, rivals, self.lanes)
         self.streamed = self.streams(shape.dims)
+        self.asks = not target.fetches_ahead and above(self.moved_bytes(shape.dims), target.l2_bytes)
         near = list[Mode]()
         if self.crossing is not None:
             self.crossed_at, cross = outer.index(self.crossing.dim), self.crossing.dim
@@ -247,21 +248,28 @@ class _Chain:
         before = {stage.output for stage in self.stages if stage.reads_output}
         return (before | {o for stage in self.stages for o in stage.inputs}) - self.dropped
 
+    def written(self) -> set[int]:
+        """The operands that are written to memory."""
+        return {stage.output for stage in self.stages} - self.dropped
+
+    def moved_bytes(self, dims: Sequence[Mode]) -> int:
+        """Bytes of memory that are read and written."""
+        return sum(
+            self.elements[o].width_bytes * prod(dim.extent for dim in dims if dim.strides[o])
+            for o in sorted(self.read() | self.written())
+        )
+
     def streams(self, dims: Sequence[Mode]) -> int | None:
         """The output that goes past the caches: the only one, read by nothing, where the last one does not hold all.
 
         What is read and written would drive each other out; where the cache holds all of it, the next reader finds it.
         """
-        stored = {stage.output for stage in self.stages} - self.dropped
+        stored = self.written()
         if self.crossing is not None or self.points.reductions or len(stored) != 1 or stored & self.read():
             return None
         o = stored.pop()
         width = self.elements[o].width_bytes
-        moved = (
-            self.elements[k].width_bytes * prod(dim.extent for dim in dims if dim.strides[k])
-            for k in sorted(self.read() | {o})
-        )
-        large = sum(moved) >= self.target.l3_bytes and self.along.extent * width >= LONG_ROW_BYTES
+        large = self.moved_bytes(dims) >= self.target.l3_bytes and self.along.extent * width >= LONG_ROW_BYTES
         whole = self.along.strides[o] == width and self.lanes * width % self.target.vector_bytes == 0
         return o if large and whole and self.target.has("sse2") else None
 
@@ -365,7 +373,7 @@ class _Chain:
 
         def at(index: Value, mask: str | None) -> None:
             places = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, strides, strict=True)]
-            for i in dense if mask is None else ():
+            for i in dense if mask is None and self.asks else ():
                 vectors.prefetch(f, f.at(places[i], vectors.AHEAD_BYTES))
             self.points.point(f, places, lanes, mask, [], streaming=mask is None)
 
@@ -397,7 +405,7 @@ class _Chain:
 
         def over(first: Value, last: Value, count: int) -> None:
             def turn(index: Value, carry: list[str]) -> list[Value]:
-                if count == unroll and not self.across:
+                if count == unroll and self.asks and not self.across:
                     self.ask(f, pointers, index, count)
                 return list(vectors_at(index, count, None, carry))
 
@@ -422,9 +430,8 @@ class _Chain:
 
     def ask(self, f: Function, pointers: Sequence[str], index: Value, count: int) -> None:
         """Ask for the lines that some vectors of dense operands will need in a while."""
-        strides, read = self.along.strides, self.read()
-        written = {stage.output for stage in self.stages} - self.dropped
-        for o in sorted(read | written):
+        strides, written = self.along.strides, self.written()
+        for o in sorted(self.read() | written):
             width = self.elements[o].width_bytes
             if strides[o] == width:
                 begin = f.at(f.at(pointers[o], f.mul(index, width)), vectors.AHEAD_BYTES)

@@ -68,6 +68,15 @@ class Target:
         """Whether a masked store costs no more than a whole one: where masks have registers of their own."""
         return self.vector_bytes == 64
 
+    @property
+    def fetches_ahead(self) -> bool:
+        """Whether the processor itself fetches in time what loops over dense memory read and write: AMD's do.
+
+        Where a Zen 4 is asked for lines ahead, adding arrays of 0.5 to 12 MB takes a tenth to a third longer; a
+        Cascade Lake adds 24 MB in 0.6 of the time then.
+        """
+        return self.has("sse4a")
+
     def lanes(self, width_bytes: int) -> int:
         """How many elements of this width one vector holds."""
         return max(1, self.vector_bytes // width_bytes)
