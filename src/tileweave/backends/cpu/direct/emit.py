@@ -25,6 +25,10 @@ from tileweave.backends.cpu.target.target import Target
 from tileweave.index.sizes import known
 from tileweave.teir.merged.form import MergedOp
 
+_TOGETHER = 4
+"""Rows of a tile whose weights are read at once. LLVM would read those of all rows first, and keep sums in memory
+meanwhile: 2 images of 48 x 25 x 25 with 64 filters of 3 x 3 take 1.2 times as long in tiles of 13 by 2 vectors. Where
+there are 16 registers, tiles are small enough."""
 _ENTRY_BYTES = 16
 """Of a segment in the table of vectors: bytes to lane 0, first lane, last lane; by rows, the output's bytes."""
 
@@ -215,11 +219,18 @@ class _Writer:
         stride: Value = self.width if form.packed else self.numbers.filters[1]
         along = rows * self.width  # from term to term, in packed weights
 
+        # a tile of one vector multiplies by what lies in memory, and packed weights are read so as well
+        some = self.target.has("avx512f") and count > 1 and not form.packed
+        together = _TOGETHER if some else rows
+
         def term(place: Value, weights: str, held: Sequence[str]) -> list[str]:
             seen = [self.read(f, [f.at(p, place) for p in places[j]], masks[j]) for j in range(count)]
             done: list[str] = []
             for row in range(rows):
-                weight = f.load(memory, f.at(weights, f.mul(stride, row)), self.width)
+                near = row % together
+                if row and not near:
+                    weights = self.behind(f, f.at(weights, f.mul(stride, together)), done[-1])
+                weight = f.load(memory, f.at(weights, f.mul(stride, near)), self.width)
                 spread = vectors.broadcast(f, memory, self.lanes, weight)
                 done += [registers.multiply_add(spread, x, held[row * count + j]) for j, x in enumerate(seen)]
             return done
@@ -243,6 +254,10 @@ class _Writer:
         for k, value in enumerate(held):
             f.store(self.full, value, f.at("%sums", k * self.lanes * self.width), self.lanes * self.width)
         f.ret()
+
+    def behind(self, f: Function, pointer: str, value: str) -> str:
+        """An address that LLVM takes to follow from a vector: what is read there is read when that is known."""
+        return f.value(f'call ptr asm "", "=r,0,v"(ptr {pointer}, {self.full} {value})')
 
     def masks(self, f: Function, entry: str) -> tuple[str, ...]:
         """The lanes of a segment, and what is read for them."""

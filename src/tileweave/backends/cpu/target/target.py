@@ -77,6 +77,12 @@ class Target:
         """
         return self.has("sse4a")
 
+    @property
+    def one_product(self) -> bool:
+        """Whether a core begins one multiply-add of the widest vectors per cycle, not two: a Zen 4 forms it in two
+        halves, and reads two numbers beside it."""
+        return self.cpu == "znver4" and self.vector_bytes == 64
+
     def lanes(self, width_bytes: int) -> int:
         """How many elements of this width one vector holds."""
         return max(1, self.vector_bytes // width_bytes)
