@@ -90,6 +90,21 @@ def test_random_windows_equal_their_definition(dtype):
     assert direct >= 2
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_means_of_windows_side_by_side_equal_their_definition(dtype):
+    """Whatever part of their vectors is empty: planes whose rows the windows do not divide, too."""
+    seed = int(np.random.default_rng().integers(1 << 31))
+    print(f"seed {seed}")
+    draw = np.random.default_rng(seed)
+    for high, wide in [(21, 21), *draw.integers(12, 44, (6, 2)).tolist()]:
+        x = draw.standard_normal((3, 5, high, wide)).astype(dtype)
+        plan = tw.plan(tg.average_pool(tw.source(shape=x.shape, dtype=dtype, name="x"), 2))
+        found = tw.run(plan, bind={"x": x}, threads=1 + wide % 2)
+        seen = x[:, :, : high // 2 * 2, : wide // 2 * 2].astype(np.float64)
+        expected = seen.reshape(3, 5, high // 2, 2, wide // 2, 2).mean((3, 5))
+        np.testing.assert_allclose(found, expected, rtol=0, atol=4 * np.finfo(dtype).eps * np.abs(x).max())
+
+
 def test_nan_and_infinities_stay_in_the_windows_that_hold_them():
     x, w = np.ones((1, 2, 9, 21), np.float32), np.ones((3, 2, 3, 3), np.float32)
     x[0, 0, 4, 7], x[0, 1, 8, 20] = np.nan, np.inf
