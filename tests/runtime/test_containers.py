@@ -207,3 +207,33 @@ def test_a_link_in_a_circle_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").symlink_to(tmp_path / "folder")
     with pytest.raises(StorageError, match=r"sink\(.*it leads nowhere"):
         io.check_targets([(io.target(tmp_path / "folder" / "a.npy"), TensorType((2,), np.dtype("float32")))])
+
+
+def table_file(path: Path, columns: dict[str, object] | list[tuple[str, object]]) -> None:
+    """A Parquet or Arrow file; names may repeat."""
+    arrow = pytest.importorskip("pyarrow", reason="the optional package pyarrow is not installed")
+    pairs = list(columns.items()) if isinstance(columns, dict) else columns
+    table = arrow.Table.from_arrays([arrow.array(values) for _, values in pairs], names=[name for name, _ in pairs])
+    if path.suffix == ".parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+        return
+    with arrow.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_columns_of_one_name_are_no_member_and_hide_no_other(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.{suffix}"
+    table_file(path, [("a", [1, 2]), ("a", [3, 4]), ("b", [5.0, 6.0])])
+    np.testing.assert_array_equal(tw.run(tw.source(path)), [5.0, 6.0])
+    with pytest.raises(StorageError, match="there is no member 'a'"):
+        tw.source(path, key="a")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_column_with_a_dot_is_not_a_field_of_another(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.{suffix}"
+    table_file(path, {"a": [{"b": 1.0}, {"b": 2.0}], "a.b": [7, 8], "c": [1, 2]})
+    np.testing.assert_array_equal(tw.run(tw.source(path, key="a.b")), [7, 8])
+    with pytest.raises(StorageError, match="column 'a' holds values of type struct"):
+        tw.source(path, key="a")

@@ -152,13 +152,14 @@ def what_is_read_is_there(steps: tuple[Step, ...]) -> None:
 def numbers_are_numbers(plan: Plan) -> None:
     """What is said of costs can be shown and compared."""
     found: list[tuple[str, Any]] = [("seconds", plan.seconds), *(("peak_bytes", n) for n in plan.peak_bytes)]
+    found += [("gap", plan.gap)] if plan.gap is not None else []
     texts = ("name", "gpu", "storage", "machines", "groups")
     described: list[Any] = [plan.machines, *plan.machines.machines]
     for one in described:
-        for name in one.__slots__:
+        for name, about in one.__dataclass_fields__.items():
             value = getattr(one, name)
             rows = [n for row in value for n in row[1:]] if isinstance(value, tuple) and name not in texts else [value]
-            found += [(name, n) for n in rows if n is not None and name not in texts]
+            found += [(name, n) for n in rows if name not in texts and not n is about.default is None]
     for step in plan.steps:
         found += [(name, getattr(step.costs, name)) for name in Costs.__dataclass_fields__]
     found += [("alternatives", n) for row in plan.alternatives for n in row[1:]]

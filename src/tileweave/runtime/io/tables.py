@@ -12,6 +12,7 @@ import importlib
 import os
 import threading
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -170,8 +171,18 @@ def _column_type(kind: Any, where: str, key: str) -> tuple[tuple[int, ...], np.d
 
 
 def columns_of(path: str, format: str, where: str) -> list[str]:
-    """The names of the columns of a Parquet or Arrow file, in order."""
-    return list(_table(path, format, where)[1].names)
+    """The names of the columns of a Parquet or Arrow file, in order; those that several share name none of them."""
+    file, schema, *_ = _table(path, format, where)
+    _closed(file)
+    counts = Counter(schema.names)
+    return [name for name, count in counts.items() if count == 1]
+
+
+def _closed(file: Any) -> None:
+    """Lets go of a file of pyarrow, where that can be told to."""
+    close = getattr(file, "close", None)
+    if close is not None:
+        close()
 
 
 class ColumnReader:
@@ -235,7 +246,7 @@ class ColumnReader:
     def _group(self, number: int) -> MappedReader | Array:
         """The values of a group: where they lie, or unpacked."""
         if self._format == "parquet":
-            column = self._file.read_row_group(number, columns=[self._key]).column(0).combine_chunks()
+            column = self._file.read_row_group(number, columns=[self._key]).column(self._key).combine_chunks()
         else:
             column = self._file.get_batch(number).column(self._key)
         rows, missing = len(column), column.null_count
@@ -255,9 +266,7 @@ class ColumnReader:
     def close(self) -> None:
         """Lets go of the file."""
         self._last = None
-        close = getattr(self._file, "close", None)
-        if close is not None:
-            close()
+        _closed(self._file)
         _load("pyarrow", self._where).default_memory_pool().release_unused()
 
 
