@@ -19,7 +19,7 @@ from tileweave.errors import RunError, StorageError
 from tileweave.planner import machines, make_plan
 from tileweave.runtime import Done, Failed, Progress, Started, run_plan
 from tileweave.runtime.io import files as io
-from tileweave.runtime.io import mapped
+from tileweave.runtime.io import mapped, retries
 from tileweave.runtime.io.chunks import ChunkFiles
 from tileweave.runtime.io.sinks import open_sinks, sweep
 from tileweave.runtime.prepare import prepare
@@ -343,7 +343,7 @@ def test_a_read_that_fails_now_and_then_is_tried_again(tmp_path: Path, monkeypat
         return read(self, box)
 
     monkeypatch.setattr(mapped.MappedReader, "read", flaky)
-    monkeypatch.setattr(io, "RETRY_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(retries, "RETRY_SECONDS", (0.0, 0.0))
     np.testing.assert_allclose(run_plan(plan)[0], np.exp(array * 0.01))
     failures["left"] = 10**9
     with pytest.raises(RunError, match=r"StorageError: source\(.*could not be read in 3 tries: the storage is away"):

@@ -22,6 +22,7 @@ from tileweave.errors import StorageError
 from tileweave.graph import TensorType
 from tileweave.runtime.io.mapped import Header, MappedReader, MappedWriter
 from tileweave.runtime.io.npyfile import npy_writer
+from tileweave.runtime.io.retries import retried
 
 Array = np.ndarray[Any, Any]
 SENT = ".tileweave-"
@@ -134,7 +135,7 @@ class SentFile:
     def publish(self) -> None:
         """The object appears when its last byte has arrived."""
         self._file.publish()
-        self._fs.put_file(str(self._local), self._remote)
+        retried(lambda: self._fs.put_file(str(self._local), self._remote))
 
     def suspend(self) -> None:
         """The file of this host stays."""

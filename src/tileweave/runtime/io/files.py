@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +20,7 @@ import numpy as np
 
 from tileweave.errors import StorageError
 from tileweave.graph import FileData, FileTarget, Sink, TensorType
-from tileweave.runtime.io import npyfile, safefile, tables, zarrfile
+from tileweave.runtime.io import npyfile, retries, safefile, tables, zarrfile
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
@@ -211,24 +210,18 @@ class FileSource:
 
     def __call__(self, box: Box) -> Array:
         """The values of a box; not to be written."""
-        for seconds in (*RETRY_SECONDS, None):
-            try:
-                return self._reader.read(box)
-            except (OSError, EOFError) as error:
-                if seconds is None:
-                    tries = len(RETRY_SECONDS) + 1
-                    where = f"source({self.data.path!r})"
-                    raise StorageError(where, f"it could not be read in {tries} tries: {error}") from error
-            time.sleep(seconds)
-        raise AssertionError("unreachable")
+        try:
+            return retries.retried(lambda: self._reader.read(box))
+        except Exception as error:
+            if not retries.may_pass(error):
+                raise
+            tries = len(retries.RETRY_SECONDS) + 1
+            where = f"source({self.data.path!r})"
+            raise StorageError(where, f"it could not be read in {tries} tries: {error}") from error
 
     def close(self) -> None:
         """Lets go of the file."""
         self._reader.close()
-
-
-RETRY_SECONDS = (0.05, 0.4, 2.0)
-"""Pauses before a read that failed is tried again: storage that is reached over a network recovers in seconds."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from tileweave.errors import StorageError
 from tileweave.graph import TensorType
 from tileweave.kept import lock_of_process
 from tileweave.runtime.io.mapped import Header, MappedReader, MappedWriter
+from tileweave.runtime.io.retries import retried
 
 Array = np.ndarray[Any, Any]
 
@@ -80,18 +81,11 @@ def _fetched(url: str, where: str) -> IO[bytes]:
         import fsspec
 
         fs, path = fsspec.core.url_to_fs(url)
-        content = fs.ukey(path)
+        content = retried(lambda: fs.ukey(path))
         if url not in _FETCHED or _FETCHED[url][0] != content:
-            copied = tempfile.TemporaryFile()  # noqa: SIM115  (kept)
-            try:
-                with fs.open(path, "rb") as file:
-                    shutil.copyfileobj(file, copied, 1 << 20)
-                copied.flush()
-            except BaseException:
-                copied.close()
-                raise
+            file = retried(lambda: copied(fs, path))
             _forget(url)
-            _FETCHED[url] = content, copied
+            _FETCHED[url] = content, file
             while len(_FETCHED) > KEEP_FETCHED:
                 _forget(next(iter(_FETCHED)))
     except ImportError as error:
@@ -100,6 +94,19 @@ def _fetched(url: str, where: str) -> IO[bytes]:
         problem = f"the file cannot be opened: {type(error).__name__}: {error}"
         raise StorageError(where, problem, legal="a URL that answers") from None
     return _FETCHED[url][1]
+
+
+def copied(fs: Any, path: str) -> IO[bytes]:
+    """An unnamed copy of a file of a file system."""
+    made = tempfile.TemporaryFile()  # noqa: SIM115  (kept)
+    try:
+        with fs.open(path, "rb") as file:
+            shutil.copyfileobj(file, made, 1 << 20)
+        made.seek(0)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _forget(url: str) -> None:

@@ -24,7 +24,8 @@ from tileweave.errors import StorageError
 from tileweave.graph import TensorType
 from tileweave.lower.reads import slices
 from tileweave.runtime.io.mapped import Header, MappedReader, MappedWriter
-from tileweave.runtime.io.npyfile import supported
+from tileweave.runtime.io.npyfile import copied, supported
+from tileweave.runtime.io.retries import retried
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
@@ -43,12 +44,21 @@ def _load(package: str, where: str) -> Any:
 
 
 def _opened(path: str) -> Any:
-    """What h5py and pyarrow read from: the path, or a file behind a URL that is read by ranges."""
+    """What h5py and pyarrow read from: the path, or a file behind a URL that is read by ranges, or is copied where its
+    server gives none."""
     if "://" not in path:
         return path
     import fsspec
 
-    return fsspec.open(path, "rb").open()
+    found = fsspec.open(path, "rb")
+    file = found.open()
+    try:
+        file.read(1)
+        file.seek(0)
+        return file
+    except ValueError:  # as fsspec says it
+        file.close()
+        return copied(found.fs, found.path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -60,7 +70,7 @@ def _hdf5(path: str, where: str) -> Any:
     if "://" not in path and not Path(path).exists():
         raise StorageError(where, "the file cannot be opened: No such file or directory", legal="a file that exists")
     try:
-        return h5py.File(_opened(path), "r")
+        return retried(lambda: h5py.File(_opened(path), "r")) if "://" in path else h5py.File(path, "r")
     except Exception as error:  # whatever foreign bytes lead the library into
         raise _no_hdf5(where, error) from None
 
@@ -140,7 +150,8 @@ def _table(path: str, format: str, where: str) -> tuple[Any, Any, list[int], int
     package = _load("pyarrow.parquet" if format == "parquet" else "pyarrow.ipc", where)
     if "://" not in path and not Path(path).exists():
         raise StorageError(where, "the file cannot be opened: No such file or directory", legal="a file that exists")
-    try:
+
+    def opened() -> tuple[Any, Any, list[int], int]:
         if format == "parquet":
             file = package.ParquetFile(_opened(path))
             groups = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
@@ -150,6 +161,9 @@ def _table(path: str, format: str, where: str) -> tuple[Any, Any, list[int], int
         file = package.open_file(source)
         groups = [file.get_batch(k).num_rows for k in range(file.num_record_batches)]
         return file, file.schema, groups, address
+
+    try:
+        return retried(opened) if "://" in path else opened()
     except StorageError:
         raise
     except Exception as error:  # whatever foreign bytes lead the library into

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
+from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -27,6 +28,7 @@ from tileweave.lower.reads import slices
 from tileweave.runtime.io.chunks import Buffers, chunk_files, each, parts
 from tileweave.runtime.io.journal import NAMING, to_disk
 from tileweave.runtime.io.npyfile import supported
+from tileweave.runtime.io.retries import retried
 from tileweave.space import Box
 
 Array = np.ndarray[Any, Any]
@@ -108,7 +110,8 @@ def _node(path: str, key: str, where: str) -> Any:
     if "://" not in path and not Path(path).exists():
         raise StorageError(where, "the file cannot be opened: No such file or directory", legal="a file that exists")
     try:
-        return zarr.open(store=path, mode="r", path=key or None)
+        opened = partial(zarr.open, store=path, mode="r", path=key or None)
+        return retried(opened) if "://" in path else opened()
     except ImportError as error:
         raise StorageError(where, f"the URL needs a package that is missing: {error}", legal="install it") from None
     except Exception as error:  # zarr, fsspec and every store behind them have errors of their own
