@@ -463,9 +463,9 @@ CASES: dict[str, Case] = {
         lambda t, x: t.roll(x, 5, 1),
         lambda j, x: j.numpy.roll(x, 5, 1),
     ),
-    "repeat": Case(
+    "copies": Case(
         one,
-        lambda x: tg.repeat(x, 3, 0),
+        lambda x: tg.copies(x, 3, 0),
         lambda x: np.tile(x, (3, 1)),
         lambda t, x: t.cat([x, x, x]),
         lambda j, x: j.numpy.tile(x, (3, 1)),

@@ -76,7 +76,7 @@ def assembled(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | N
         cut = tuple(slice(1, None, 2) if k == dim else slice(None) for k in range(x.ndim))
         return v.through(both[cut])
     if how == 2:
-        wide = tw.repeat(tw.pad(x, 1, "constant", 1), 2, dim)
+        wide = tw.copies(tw.pad(x, 1, "constant", 1), 2, dim)
         return v.through(tw.transpose(wide)[..., ::-2]) if x.ndim else None
     if how == 3:
         return v.through(tw.concat([tw.slice_(x, x.type.box.with_range(dim, 0, 0)), x], dim))

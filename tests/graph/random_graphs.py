@@ -99,7 +99,7 @@ def view(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None:
         return v.through(tw.select(x, dim, int(rng.integers(0, x.shape[dim]))))
     dim = int(rng.integers(0, x.ndim))
     if how == 8:
-        return v.through(tw.repeat(x, int(rng.integers(1, 4)), dim))
+        return v.through(tw.copies(x, int(rng.integers(1, 4)), dim))
     if how == 9:
         mode = "reflect" if all(x.shape) and rng.random() < 0.5 else "constant"
         width = [(int(rng.integers(0, 4)), int(rng.integers(0, 3))) if k == dim else (0, 0) for k in range(x.ndim)]

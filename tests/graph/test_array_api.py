@@ -83,7 +83,7 @@ CASES = {
     "matrix_transpose": [((RNG.random((2, 3, 4)),), {})],
     "moveaxis": [((RNG.random((2, 3, 4)), 0, -1), {})],
     "flip": [((X,), {}), ((X,), {"axis": 1})],
-    "repeat": [((X, 2), {"axis": 1}), ((X, 3), {})],
+    "repeat": [((X, 2), {"axis": 1}), ((X, 3), {}), ((X, np.arange(X.shape[0])), {"axis": 0})],
     "roll": [((X, 2), {}), ((X, (1, -1)), {"axis": (0, 1)}), ((X, 3), {"axis": 1})],
     "tile": [((X, (2, 1, 2)), {})],
     "take": [((X, np.array([2, 0])), {"axis": 0})],

@@ -1,4 +1,4 @@
-"""Interleave, repeat, pad and stride against NumPy, alone and under every other view."""
+"""Interleave, copies, pad and stride against NumPy, alone and under every other view."""
 
 import itertools
 
@@ -29,11 +29,11 @@ def tiled(array, count, axis):
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (1, 2, 3), (0, 2)])
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
-def test_repeat_stride_and_interleave(shape, dtype):
+def test_copies_stride_and_interleave(shape, dtype):
     x = values(RNG, shape, dtype)
     for axis in range(-len(shape), len(shape)):
         for count in (0, 1, 2, 5):
-            same(tw.repeat(tw.as_tensor(x), count, axis), tiled(x, count, axis))
+            same(tw.copies(tw.as_tensor(x), count, axis), tiled(x, count, axis))
         for step in (1, 2, 3, 9):
             key = (slice(None),) * (axis % len(shape)) + (slice(None, None, step),)
             same(tw.stride(tw.as_tensor(x), step, axis), x[key])
@@ -76,7 +76,7 @@ def test_random_stacks_of_assemblies_and_views():
                 tensor = tw.interleave([tensor, tw.as_tensor(other), tensor], axis)
                 array = turns([array, other, array], axis)
             elif how == 1:
-                tensor, array = tw.repeat(tensor, 2, axis), tiled(array, 2, axis)
+                tensor, array = tw.copies(tensor, 2, axis), tiled(array, 2, axis)
             elif how == 2:
                 tensor, array = tw.pad(tensor, (2, 1), "reflect"), np.pad(array, (2, 1), "reflect")
             elif how == 3:
@@ -142,8 +142,8 @@ def test_a_strided_convolution_in_both_ways_reads_the_same():
         (lambda x: tw.pad(x, (1, 2, 3)), "do not fit rank 2"),
         (lambda x: tw.pad(x, 1, "mirror"), "mode 'mirror'"),
         (lambda x: tw.pad(x[:0], 1, "reflect"), "nothing to reflect"),
-        (lambda x: tw.repeat(x, -1), "count is -1"),
-        (lambda x: tw.repeat(x, 2, 2), "axis 2"),
+        (lambda x: tw.copies(x, -1), "count is -1"),
+        (lambda x: tw.copies(x, 2, 2), "axis 2"),
         (lambda x: tw.stride(x, 0), "step is 0"),
         (lambda x: tw.interleave([]), "no tensor"),
         (lambda x: tw.interleave([x, x[:2]]), "does not fit tensor 0"),
@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused(call, problem):
 
 def test_wrong_assemblies_break_a_rule():
     x = tw.as_tensor(np.ones((3, 4)))
-    for good in (tw.repeat(x, 2), tw.interleave([x, x * 2], 1), tw.pad(x, (1, 2), "reflect")):
+    for good in (tw.copies(x, 2), tw.interleave([x, x * 2], 1), tw.pad(x, (1, 2), "reflect")):
         node = good.producer
         assert tw.problems(tw.Graph.of(good)) == []
         wide = tuple(n + (k == node.parameter("dim")) for k, n in enumerate(node.out.shape))

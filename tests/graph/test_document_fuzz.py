@@ -34,7 +34,7 @@ def of_every_kind() -> list[tw.Graph]:
     results = [
         tw.pad(tw.concat([x[::-1], x[:2]]), [(1, 2), (0, 0)], "reflect"),
         tw.pad(tw.interleave([x, x * 2], 1), [(0, 0), (2, 1)], value=7),
-        tw.repeat(tw.squeeze(tw.broadcast_to(x[:1], (3, 6))[:1]), 2),
+        tw.copies(tw.squeeze(tw.broadcast_to(x[:1], (3, 6))[:1]), 2),
         tw.transpose(x)[1:5:2] + tw.full((), 3, "int64"),
         tw.linear(x, np.ones((6, 2), int), np.ones(2, int)),
         tw.einsum("ij,kj,k->i", x, x, np.arange(4)),

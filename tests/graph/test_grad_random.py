@@ -280,7 +280,7 @@ def kept(rng: Random, x: tw.Tensor) -> tw.Tensor:
         lambda: turned,
         lambda: part(tw.interleave([x * 3.0, turned, x], dim), slice(1, None, 3)),
         lambda: part(tw.interleave([x, turned], dim), slice(None, None, -2)),
-        lambda: part(tw.repeat(x, 3, dim), slice(n // 2, n // 2 + n)),
+        lambda: part(tw.copies(x, 3, dim), slice(n // 2, n // 2 + n)),
         lambda: part(tw.pad(x, 1, "reflect"), slice(2, n + 2)) if x.ndim == 1 else turned,
         lambda: part(tw.pad(x, [(2, 2) if k == dim else (0, 0) for k in range(x.ndim)], "reflect"), slice(0, n)),
         lambda: part(tw.pad(x, [(n, 1) if k == dim else (0, 0) for k in range(x.ndim)], value=2), slice(1, n + 1)),

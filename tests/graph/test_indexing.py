@@ -42,6 +42,12 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "take flat": (lambda x: tg.take(x, [3, -1, 50]), lambda x: np.take(x, [3, -1, 50])),
     "embedding": (lambda x: tg.embedding(ROWS, x), lambda x: x[ROWS]),
     "take_along_axis": (lambda x: tg.take_along_axis(x, PLACES, 1), lambda x: np.take_along_axis(x, PLACES, 1)),
+    "repeat": (lambda x: tg.repeat(x, 3, 1), lambda x: np.repeat(x, 3, 1)),
+    "repeat flat": (lambda x: tg.repeat(x, 2), lambda x: np.repeat(x, 2)),
+    "repeat by counts": (
+        lambda x: tg.repeat(x, np.arange(x.shape[0]), 0),
+        lambda x: np.repeat(x, np.arange(x.shape[0]), 0),
+    ),
     "gather_nd": (lambda x: tg.gather_nd(x, [[0, 5], [-1, 2]]), lambda x: x[[0, -1], [5, 2]]),
     "gather_nd batch": (
         lambda x: tg.gather_nd(x, [[[1, 2]], [[3, 4]], [[5, 0]], [[0, 0]]], batch=1),
@@ -214,6 +220,8 @@ def test_special_values_are_sorted_as_in_numpy() -> None:
         (lambda: tg.take(A, [0.5], 0), "take(x, indices, axis): places of type float64"),
         (lambda: tg.take(A[:0], [0], 0), "axis 0 is empty"),
         (lambda: tg.take_along_axis(A, [[1]], 1), "x and places do not fit"),
+        (lambda: tg.repeat(A, -1, 0), "repeats is -1"),
+        (lambda: tg.repeat(A, [1] * (A.shape[0] + 1), 0), "repeats is"),
         (lambda: tg.scatter(A, PLACES, A, 1), "updates do not fit their places"),
         (lambda: tg.scatter(A, PLACES, A[:, :2], 1, reduction="mean"), "reduction 'mean'"),
         (lambda: tg.gather_nd(A, [[0, 0, 0, 0]]), "x and places do not fit"),

@@ -31,7 +31,7 @@ def matching(name, dtype, rng):
     window = values(rng, (3, 2, 2, 3), dtype)
     cases = {
         "one-view": [tw.concat([x[:cut], x[cut:]], 0), x[1:][:, ::-1].T, tw.concat([x, w[:, :1].T], 0)[::2][:2],
-                     tw.pad(x, 2)[2:4, 2:4], tw.pad(x, 3)[:2], tw.repeat(x, 3)[m : m + cut], tw.flip(tw.flip(x)),
+                     tw.pad(x, 2)[2:4, 2:4], tw.pad(x, 3)[:2], tw.copies(x, 3)[m : m + cut], tw.flip(tw.flip(x)),
                      tw.interleave([x, x * 2], 1)[:, ::2]],
         "where-known": [tw.where(tw.full((), True), x, -x), tw.where(tw.full((m, 1), False), 5, x),
                         tw.where(tw.broadcast_to(tw.full((1,), True), (lead, m, k)), x, x * 2)],

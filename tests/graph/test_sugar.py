@@ -159,7 +159,8 @@ def test_selectors_take_arrays() -> None:
         (g.squeeze(A[None]), A),
         (g.broadcast_to([1, 2], (2, 2)), [[1, 2], [1, 2]]),
         (g.pad([1], 1), [0, 1, 0]),
-        (g.repeat([1], 3), [1, 1, 1]),
+        (g.copies([1], 3), [1, 1, 1]),
+        (g.repeat([1, 2], 2), [1, 1, 2, 2]),
         (g.stride(A, 2, 1), A[:, ::2]),
         (g.getitem(A, (0, slice(1, None))), A[0, 1:]),
     ):

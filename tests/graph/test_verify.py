@@ -91,7 +91,7 @@ BAD_PARAMETERS = [
     )),
 ]  # fmt: skip
 JOIN_2, PAD = tw.interleave([X, X], 1).producer, tw.pad(X, [(1, 2), (0, 0)]).producer
-REFLECT, REPEAT = tw.pad(X, [(1, 2), (0, 0)], "reflect").producer, tw.repeat(X, 2).producer
+REFLECT, REPEAT = tw.pad(X, [(1, 2), (0, 0)], "reflect").producer, tw.copies(X, 2).producer
 BAD_SELECTORS = [
     *((VIEW, {"matrix": matrix}) for matrix in (
         ((0, 1),), ((1, 1), (0, 0)), ((1, 0), (1, 0)), ((0, 1.0), (1, 0)), ((0, True), (1, 0)), ((0,), (1,)), 3, None,

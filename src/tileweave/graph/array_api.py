@@ -418,13 +418,9 @@ def matrix_transpose(x: Any, /) -> Tensor:
     return _call("swapaxes", x, -1, -2)
 
 
-def repeat(x: Any, repeats: int, /, *, axis: int | None = None) -> Tensor:
+def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     """Every element so many times, one behind the other."""
-    x = asarray(x) if axis is not None else _call("ravel", x)
-    dim = (axis or 0) % len(x.shape)
-    each = _call("unsqueeze", x, dim + 1)
-    wide = _call("broadcast_to", each, (*each.shape[: dim + 1], repeats, *each.shape[dim + 2 :]))
-    return reshape(wide, (*x.shape[:dim], x.shape[dim] * repeats, *x.shape[dim + 1 :]))
+    return _call("repeat", asarray(x), repeats, axis)
 
 
 def roll(x: Any, /, shift: Any, *, axis: Any = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Selectors that assemble one dimension from parts: interleave, repeat and pad, beside concat.
+"""Selectors that assemble one dimension from parts: interleave, copies (`repeat`) and pad, beside concat.
 
 None of them copies or computes; `resolve` reads each part where it is, and padding is made where it is needed.
 
@@ -38,15 +38,17 @@ def stride(x: object, step: int, axis: int = 0) -> Tensor:
 
 
 @public()
-def repeat(x: object, count: int, axis: int = 0) -> Tensor:
+def copies(x: object, count: int, axis: int = 0) -> Tensor:
     """A tensor joined to itself so many times along a dimension, as `numpy.tile`; no copy is made.
 
+    It is the selector `repeat` of the Tapestry document; `repeat` of NumPy repeats every element.
+
     Example:
-        >>> np.asarray(repeat(as_tensor([1, 2]), 3)).tolist()
+        >>> np.asarray(copies(as_tensor([1, 2]), 3)).tolist()
         [1, 2, 1, 2, 1, 2]
     """
-    x = as_tensor(x, "repeat(x, count, axis)")
-    where = "repeat(x, count, axis)"
+    x = as_tensor(x, "copies(x, count, axis)")
+    where = "copies(x, count, axis)"
     dim, count = dimension(where, x, axis), _count(where, "count", count, 0, x)
     if count == 1:
         return x
@@ -190,7 +192,7 @@ def tile(x: object, counts: int | Sequence[int]) -> Tensor:
     given = (counts,) if isinstance(counts, (int, np.integer)) else tuple(counts)
     x = unsqueeze(x, range(len(given) - len(x.shape))) if len(given) > len(x.shape) else x
     for dim, count in enumerate(given, len(x.shape) - len(given)):
-        x = repeat(x, int(count), dim)
+        x = copies(x, int(count), dim)
     return x
 
 

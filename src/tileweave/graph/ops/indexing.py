@@ -117,6 +117,35 @@ def embedding(indices: Any, weight: Any) -> Tensor:
     return take(weight, indices, 0)
 
 
+@public(np.repeat)
+def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Tensor:
+    """Every element so many times, one behind the other, as `numpy.repeat`; `copies` joins whole tensors.
+
+    Args:
+        x: any tensor.
+        repeats: how many times, or how many for each place of the dimension.
+        axis: the dimension; None: of the elements in row-major order.
+
+    Example:
+        >>> np.asarray(repeat([1, 2], 2)).tolist(), np.asarray(repeat([1, 2], [3, 1])).tolist()
+        ([1, 1, 2, 2], [1, 1, 1, 2])
+    """
+    where = "repeat(x, repeats, axis)"
+    x = as_tensor(x, where)
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    dim, counts = dimension(where, x, axis), np.asarray(repeats)
+    extent, fits = x.shape[dim], counts.dtype.kind in "iu" and counts.ndim < 2 and (counts >= 0).all()
+    if not fits or counts.size not in (1, extent):
+        legal = f"an integer, 0 or more, or {extent} of them"
+        raise GraphError(where, f"repeats is {repeats!r}", inputs={"x": x.type}, legal=legal)
+    if counts.size != 1:
+        return take(x, np.repeat(np.arange(extent), counts), dim)
+    times, before, behind = int(counts.flat[0]), x.shape[: dim + 1], x.shape[dim + 1 :]
+    wide = broadcast_to(unsqueeze(x, dim + 1), (*before, times, *behind))
+    return reshape(wide, (*before[:-1], extent * times, *behind))
+
+
 @public(np.take_along_axis)
 def take_along_axis(x: Any, indices: Any, axis: int = -1) -> Tensor:
     """Elements along a dimension at places of their own, as `numpy.take_along_axis`: ``x[i, indices[i, j]]``."""
