@@ -7,10 +7,11 @@ coordinates are rounded to a tenth of a pixel, and no font is measured (all text
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 FONT = 12
 """Font size in pixels."""
@@ -26,6 +27,23 @@ PALETTE = (
     "#ccebc5", "#ffed6f", "#80b1d3", "#b3de69", "#bc80bd", "#e5d8bd",
 )  # fmt: skip
 """Light colours that black text stays readable on, apart from each other in order."""
+
+
+_Class = TypeVar("_Class", bound="type[Any]")
+
+
+def drawn_by(module: str) -> Callable[[_Class], _Class]:
+    """A decorator of a class: notebooks draw its values by ``svg`` of a module, which the first picture loads."""
+
+    def decorated(cls: _Class) -> _Class:
+        def picture(value: object) -> str:
+            text: str = import_module(module).svg(value)
+            return text
+
+        cls._repr_svg_ = picture
+        return cls
+
+    return decorated
 
 
 def palette(k: int) -> str:

@@ -49,7 +49,7 @@ class Sizes:
         self.functions: dict[str, Callable[..., Any]] = {}
         self._bits: list[tuple[int, int]] = []
         self._known: dict[Any, Word] = {}
-        self._decided: set[str] = set()
+        self._decided: dict[Any, bool] = {}
 
     def parameter(self, number: int) -> int:
         """The next of the numbers that a table is made from; of one that is followed, the word for it."""
@@ -131,25 +131,26 @@ class Sizes:
 
     def word(self, sign: str, work: Callable[[int, int], int], a: Word | int, b: Word | int) -> int:
         """``a sign b``."""
-        key = sign, str(_text(a)), str(_text(b))
-        if key not in self._known:
+        key = sign, _key(a), _key(b)
+        made = self._known.get(key)
+        if made is None:
             made = self._new(work(_number(a), _number(b)))
             if all(isinstance(one, FollowedSize) or not isinstance(one, Word) for one in (a, b)):
                 made = FollowedSize(self, made.number, made.place)
             self.lines.append(f"{_text(made)} = {_text(a)} {sign} {_text(b)}")
             self._known[key] = made
-        return self._known[key]
+        return made
 
     def decision(
         self, sign: str, work: Callable[[int, int], bool], a: Word | int, b: Word | int, *, near: bool = False
     ) -> bool:
         """Whether ``a sign b``, which the text depends on from now on; a near one may serve where it is otherwise."""
-        outcome = work(_number(a), _number(b))
-        asked = "not near and " if near else ""
-        line = f"if {asked}{'not ' if outcome else ''}{_text(a)} {sign} {_text(b)}: return None"
-        if line not in self._decided:
-            self._decided.add(line)
-            self.lines.append(line)
+        key = sign, _key(a), _key(b), near
+        outcome = self._decided.get(key)
+        if outcome is None:
+            outcome = self._decided[key] = work(_number(a), _number(b))
+            asked = "not near and " if near else ""
+            self.lines.append(f"if {asked}{'not ' if outcome else ''}{_text(a)} {sign} {_text(b)}: return None")
         return outcome
 
     def _new(self, number: int) -> Word:
@@ -160,12 +161,13 @@ class Sizes:
 class Word(_Number):
     """A size as code reads it; in Python an integer whose every use in a decision is recorded."""
 
-    __slots__ = ("number", "place", "sizes")
+    __slots__ = ("name", "number", "place", "sizes")
 
     def __init__(self, sizes: Sizes, number: int, place: int) -> None:
         self.sizes = sizes
         self.number = number
         self.place = place
+        self.name = f"v{place}"
 
     def __str__(self) -> str:
         return f"%size.{self.sizes.slot(self.place)}"
@@ -391,13 +393,24 @@ def _is(value: int, number: int) -> bool:
 
 
 def _number(value: Any) -> Any:
+    if isinstance(value, Word):
+        return value.number
     if isinstance(value, FollowedObject):
         return value.value
-    return value.number if isinstance(value, Word) else float.__float__(value) if isinstance(value, float) else value
+    return float.__float__(value) if isinstance(value, float) else value
+
+
+def _key(value: Any) -> Any:
+    """What tells operands apart: no comparison of the numbers themselves, which would be recorded."""
+    if type(value) is int:
+        return value
+    return value.name if isinstance(value, Word) else _text(value)
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, (Word, FollowedNumber)):
+    if isinstance(value, Word):
+        return value.name
+    if isinstance(value, FollowedNumber):
         return f"v{value.place}"
     if isinstance(value, FollowedObject):
         return value.text

@@ -1,6 +1,8 @@
 """Layouts: exact maps from logical indices to named physical axes."""
 
-import tileweave.layout.analysis.svg  # noqa: F401  # notebooks draw layouts
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tileweave.layout.convert import as_array, byte_strides, from_array, to_strides
 from tileweave.layout.core.checks import BOUND, Witness
 from tileweave.layout.core.combine import Blocks, common_refinement, direct_sum, direct_sum_of, group, tile, tile_of
@@ -14,8 +16,20 @@ from tileweave.layout.core.layout import Iter, Layout, strided, substitute
 from tileweave.layout.core.rows import carries, from_carries
 from tileweave.layout.core.search import collision, holders, image, is_compact, is_injective
 from tileweave.layout.core.slices import Piece, Pieces, slice_layout, slice_pieces
-from tileweave.layout.text.reader import read
-from tileweave.layout.text.short import parse, to_text
+
+if TYPE_CHECKING:
+    from tileweave.layout.text.reader import read
+    from tileweave.layout.text.short import parse, to_text
+
+_TEXT = {"read": "reader", "parse": "short", "to_text": "short"}
+"""What reads and writes every notation loads all of them: plans do without."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _TEXT:
+        return getattr(import_module(f"tileweave.layout.text.{_TEXT[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "BOUND",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import gcd, lcm, prod
+from typing import Literal
 
 import numpy as np
 
@@ -20,8 +21,6 @@ from tileweave.graph import Operation, Sink, Source, Tensor, TensorType
 from tileweave.graph.ir.interned import line_of
 from tileweave.graph.ir.nodes import Hole
 from tileweave.layout import Coord, Iter, Layout
-from tileweave.layout.analysis.movement import conversion
-from tileweave.layout.analysis.places import Level
 from tileweave.planner.costs import Term, TermDim, arrival
 from tileweave.planner.costs import partners as partners_of
 from tileweave.planner.loads import Load, Loads, held_at
@@ -34,7 +33,7 @@ LONG = 12
 """Digits longer than that are looked at as shorter ones with the same divisors below 5 (`_few`)."""
 MOST_MEMBERS = 256
 """Machines among which a collective is recognised; between more that are not cut alike it is an exchange."""
-LEVELS: Mapping[str, Level] = {"machine": "device", "element": "memory"}
+LEVELS: Mapping[str, Literal["device", "memory"]] = {"machine": "device", "element": "memory"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +216,8 @@ def recognised(source: _Spread, target: _Spread) -> Recognised:
     if max(prod(e for e, _ in side.all_digits) for side in (one, other)) > MOST_MEMBERS:
         return Recognised("exchange", 0, 1)
     extents = [lcm(*(prod(e for e, _ in row) for row in pair)) for pair in zip(one.digits, other.digits, strict=True)]
+    from tileweave.layout.analysis.movement import conversion  # a plan for one machine moves nothing
+
     ends = _layout(one, extents), _layout(other, extents)
     try:
         found = conversion(*ends, LEVELS, reduce="sum" if one.terms else None).collective

@@ -535,6 +535,10 @@ def _made(how: _How, *, cache: bool) -> CpuKernel:
         kernel: CpuKernel = like.again(how, table, places)
         keep(key, kernel)
         return kernel
+    if kind is not None and not products:  # without a product it is no convolution, and of no family
+        new = _written(how, fixed, key)
+        if new is not None:
+            return new
     form = merged(how.program, merge=how.merge)
     direct = how.settings == DEFAULT and match(form, how.target, fixed) is not None
     family = family_of(form, how.target, how.threads, how.settings) if cache and not how.constant else None
@@ -554,16 +558,10 @@ def _made(how: _How, *, cache: bool) -> CpuKernel:
         if sized is not None:
             sized._how, sized._program, sized._like = how, how.program, known
             return sized
-    made_for = None
-    if kind is not None and family is None and (direct or not fixed):
-        made_for = write(how.program, how.target, how.threads, fixed, key)
-    if made_for is not None:
-        nest, text = made_for
-        code = compile_ir(nest.source, ("entry", "entry_objects"), how.target)
-        kernel = CpuKernel(None, nest, Variant(code, None), None, how)
-        kernel.text, kernel._key = text, key
-        keep(key, kernel)
-        return kernel
+    if products and kind is not None and family is None and (direct or not fixed):
+        new = _written(how, fixed, key)
+        if new is not None:
+            return new
     given: dict[str, Any] = {"general": GENERAL, "merge": how.merge, "constant": how.constant}
     nest = emit_program(form, how.target, how.threads, how.settings, **given)
     code = compile_ir(nest.source, ("entry", "entry_objects"), how.target, disk=cache)
@@ -571,6 +569,19 @@ def _made(how: _How, *, cache: bool) -> CpuKernel:
     kernel = CpuKernel(form, nest, variant, family, how)
     if family is not None and nest.sizes is not None:
         family.add(next(form.operations()), variant, kernel)
+    return kernel
+
+
+def _written(how: _How, fixed: frozenset[str], key: Hashable) -> CpuKernel | None:
+    """A kernel whose text is known to serve others of its kind; None where it is written in another way."""
+    made = write(how.program, how.target, how.threads, fixed, key)
+    if made is None:
+        return None
+    nest, text = made
+    code = compile_ir(nest.source, ("entry", "entry_objects"), how.target)
+    kernel = CpuKernel(None, nest, Variant(code, None), None, how)
+    kernel.text, kernel._key = text, key
+    keep(key, kernel)
     return kernel
 
 

@@ -107,6 +107,9 @@ class _View:
     cell: Callable[[tuple[int, ...], tuple[int, ...]], tuple[str, int | None]]
 
 
+_DRAWN = (Layout, CuteLayout, ComposedLayout, XorLayout, Swizzle, F2Map, LinearMap, GroupBy, OrderBy, RegP, GenP)
+
+
 def svg(
     value: Any,
     *,
@@ -200,11 +203,6 @@ def thread_value_svg(layout: CuteLayout, tile: Any, *, limit: tuple[int, int] = 
         return "\n".join(_some([f"T{t} V{v}" for t, v in found])), found[0][0] if found else None
 
     return _draw(_View(f"{layout} on {shape[0]} x {shape[1]}", rows, columns, cell), limit, title)
-
-
-_DRAWN = (Layout, CuteLayout, ComposedLayout, XorLayout, Swizzle, F2Map, LinearMap, GroupBy, OrderBy, RegP, GenP)
-for _class in _DRAWN:  # attached from above: the values know no pictures
-    setattr(_class, "_repr_svg_", svg)  # noqa: B010
 
 
 def _draw(view: _View, limit: tuple[int, int], title: str | None) -> str:

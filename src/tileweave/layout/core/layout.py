@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from tileweave.draw import drawn_by
 from tileweave.errors import LayoutError, Unproved
 from tileweave.index import Expr, evaluate, symbols_of
 from tileweave.layout.core.coord import (
@@ -131,6 +132,7 @@ class _Plan:
     start: int  # with one axis: the offset on it
 
 
+@drawn_by("tileweave.layout.analysis.svg")
 @dataclass(frozen=True, slots=True)
 class Layout:
     """A layout (D, R, O): ``f(x) = {D(x) + r + O : r in R}`` for ``0 <= x < size``.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tileweave.draw import drawn_by
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.layout.core.checks import check_shape, need_layouts, need_numbers, no_layout
 from tileweave.layout.core.coord import DEFAULT_AXIS, Coord, integer
@@ -32,6 +33,7 @@ Bits = tuple[tuple[str, int], ...]
 """Names with their numbers of bits, the lowest first."""
 
 
+@drawn_by("tileweave.layout.analysis.svg")
 @dataclass(frozen=True, slots=True)
 class LinearMap:
     """A map over F2 from named coordinates to named coordinates.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tileweave.draw import drawn_by
 from tileweave.errors import Incongruent, LayoutError
 from tileweave.index import Expr
 from tileweave.layout.core.checks import no_layout
@@ -72,6 +73,7 @@ def check_disjoint(columns: Sequence[int], layout: object, where: str) -> None:
         used |= column
 
 
+@drawn_by("tileweave.layout.analysis.svg")
 @dataclass(frozen=True, slots=True)
 class F2Map:
     """A linear map on bits: the image of x is the XOR of the columns at the set bits of x.

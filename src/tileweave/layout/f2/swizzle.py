@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tileweave.draw import drawn_by
 from tileweave.errors import Incongruent, LayoutError, NoLayout, Undecided
 from tileweave.index import Expr, require
 from tileweave.layout.core.checks import BOUND, need_numbers, no_layout
@@ -33,6 +34,7 @@ from tileweave.layout.notation.cute_tuples import (
 from tileweave.layout.notation.cute_value import CuteLayout, as_layout, is_free, slice_with_offset
 
 
+@drawn_by("tileweave.layout.analysis.svg")
 @dataclass(frozen=True, slots=True)
 class Swizzle:
     """The map that XORs some bits of an offset with others; its own inverse.
@@ -129,6 +131,7 @@ def make_swizzle(source_mask: int, target_mask: int) -> Swizzle:
     return Swizzle(bits, min(high, low), high - low)
 
 
+@drawn_by("tileweave.layout.analysis.svg")
 @dataclass(frozen=True, slots=True)
 class ComposedLayout:
     """The map ``c -> outer(offset + inner(c))``: a layout behind a swizzle, or behind any layout.
@@ -482,6 +485,7 @@ def f2_to_layout(f: F2Map) -> CuteLayout:
 # --- XOR strides
 
 
+@drawn_by("tileweave.layout.analysis.svg")
 @dataclass(frozen=True, slots=True)
 class XorLayout:
     """A layout whose terms are combined by XOR: coordinate c goes to the XOR of ``c_i (x) d_i``, a carry-less product.

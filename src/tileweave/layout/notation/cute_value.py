@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from tileweave.draw import drawn_by
 from tileweave.errors import Incongruent, LayoutError, short_text
 from tileweave.index import Expr
 from tileweave.layout.core.coord import Coord
@@ -39,6 +40,7 @@ _CHUNK = 1 << 15
 """How many linear indices are evaluated at once."""
 
 
+@drawn_by("tileweave.layout.analysis.svg")
 @dataclass(frozen=True, slots=True, init=False)
 class CuteLayout:
     """A layout ``shape:stride``: coordinate ``c`` goes to ``sum(c_i * d_i)``; linear indices run first mode fastest.

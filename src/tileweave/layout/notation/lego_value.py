@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
+from tileweave.draw import drawn_by
 from tileweave.errors import Incongruent, LayoutError, NoLayout, TileweaveError, Undecided, Unproved
 from tileweave.index import Expr, evaluate, symbol
 from tileweave.index.expr import conditions_only
@@ -70,6 +71,7 @@ class _Bijection:
         return self._inv(*check_index((flat,), (self.size,), f"{type(self).__name__}.inv(flat)"))
 
 
+@drawn_by("tileweave.layout.analysis.svg")
 @dataclass(frozen=True, slots=True)
 class RegP(_Bijection):
     """A permutation of dimensions: ``apply`` is the row-major number of the permuted index in the permuted shape.
@@ -127,6 +129,7 @@ class RegP(_Bijection):
         return tuple(out)
 
 
+@drawn_by("tileweave.layout.analysis.svg")
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GenP(_Bijection):
     """Any bijection from a shape to flat numbers, checked on construction.
@@ -384,6 +387,7 @@ def _wrong_inverse(piece: GenP, order: np.ndarray[Any, Any]) -> int | None:
 # --- hierarchies and chains
 
 
+@drawn_by("tileweave.layout.analysis.svg")
 @dataclass(frozen=True, slots=True)
 class OrderBy(_Bijection):
     """Pieces stacked outermost first: each reorders the tiles of the next; dims are the pieces' dims in a row.
@@ -504,6 +508,7 @@ def _levels(levels: Sequence[Sequence[Dim]], where: str) -> tuple[tuple[Dim, ...
     return by_level, by_dim, tuple(d * depth + level + 1 for level in range(depth) for d in range(rank))
 
 
+@drawn_by("tileweave.layout.analysis.svg")
 @dataclass(frozen=True, slots=True)
 class GroupBy(_Bijection):
     """A logical shape over a chain of reorderings: a bijection from its indices to [0, size).
