@@ -83,6 +83,15 @@ def test_graph_needs_no_compiler():
     assert not set(out.stdout.split()) & (set(HEAVY) - {"opt_einsum"})
 
 
+def test_plans_and_runs_load_no_notation_of_layouts():
+    loaded = "print(*sorted(n for n in sys.modules if n.startswith('tileweave.')))"
+    code = f"import sys, tileweave as tw; tw.plan, tw.run; {loaded}"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    packages = {".".join(name.split(".")[1:3]) for name in out.stdout.split()}
+    assert "runtime.run" in packages
+    assert not packages & {f"layout.{name}" for name in ("analysis", "text", "f2", "template", "notation")}
+
+
 def test_no_property_fails_since_the_machine_is_busy():
     assert settings().deadline is None
 
