@@ -121,12 +121,9 @@ class _Batch:
         dense = f.compare("eq", self.word["x_step"], self.keys.width)
 
         def tiles() -> list[Value]:
-            whole = f.value(f"and i64 {least}, {-lanes}")
-            f.loop(0, whole, lambda k, _: self._tile_in(k, False), step=lanes)
-            if not self.masks_loads:
-                return [whole]
-            f.loop(whole, length, lambda k, _: self._tile_in(k, True), step=lanes)
-            return [length]
+            end = length if self.masks_loads else f.value(f"and i64 {least}, {-lanes}")
+            f.loop(0, end, lambda k, _: self._tile_in(k, least), step=lanes)
+            return [end]
 
         def other() -> list[Value]:
             def side_by_side() -> list[Value]:
@@ -228,21 +225,34 @@ class _Batch:
         steps = "<" + ", ".join(f"{type} {step * k}" for k in range(lanes)) + ">" if lanes > 1 else "0"
         return f.value(f"add {full} {every}, {steps}")
 
-    def _tile_in(self, k: Value, partly: bool) -> None:
-        """As many elements of each lane as there are lanes; ``partly``: up to where it ends, and what fills it."""
+    def _tile_in(self, k: Value, least: Value) -> None:
+        """As many elements of each lane as there are lanes; behind the end of one, what fills it up."""
         f, keys, lanes = self.f, self.keys, self.lanes
-        records = []
-        for lane in range(lanes):
-            at = f.at(self._held("from", lane), f.mul(k, keys.width))
-            numbers = self._numbers(f.add(self._held("begin", lane), k), 1) if keys.places else ""
-            mask = vectors.mask_below(f, str(f.sub(self._held("left", lane), k)), lanes) if partly else None
-            record = keys.made(f, lanes, vectors.load(f, self.one, lanes, at, mask), numbers, self.masks[lanes])
-            if mask is not None:
-                fill = [splat(keys.type, lanes, keys.last)] * keys.parts
-                record = keys.chosen(f, lanes, mask, record, fill)
-            records.append(record)
+        places = [f.at(self._held("from", lane), f.mul(k, keys.width)) for lane in range(lanes)]
+        numbers = [f.add(self._held("begin", lane), k) if keys.places else 0 for lane in range(lanes)]
+
+        def made(lane: int, mask: str | None) -> list[str]:
+            bits = vectors.load(f, self.one, lanes, places[lane], mask)
+            record = keys.made(f, lanes, bits, self._numbers(numbers[lane], 1), self.masks[lanes])
+            return record if mask is None else keys.chosen(f, lanes, mask, record, fill)
+
+        def whole() -> list[Value]:
+            return [part for lane in range(lanes) for part in made(lane, None)]
+
+        def partly() -> list[Value]:
+            left = (str(f.sub(self._held("left", lane), k)) for lane in range(lanes))
+            masks = [vectors.mask_below(f, count, lanes) for count in left]
+            return [part for lane in range(lanes) for part in made(lane, masks[lane])]
+
+        full, fill = vector(keys.type, lanes), [splat(keys.type, lanes, keys.last)] * keys.parts
+        if self.masks_loads:
+            within = f.compare("sle", f.add(k, lanes), least)
+            found = f.choose(within, [full] * (lanes * keys.parts), whole, partly)
+        else:
+            found = whole()
         turned = [
-            vectors.transpose(f, keys.type, lanes, [one[part] for one in records], lanes) for part in range(keys.parts)
+            vectors.transpose(f, keys.type, lanes, [str(one) for one in found[part :: keys.parts]], lanes)
+            for part in range(keys.parts)
         ]
         for row in range(lanes):
             self.network.store(f, [part[row] for part in turned], self._column(f.add(k, row)))
@@ -289,18 +299,30 @@ class _Batch:
         """Columns that are rows, as what is wanted of them."""
         f, keys, lanes, width = self.f, self.keys, self.lanes, self.keys.wanted_bytes
         count, step, full = self.word["count"], self.word["out_step"], vector(keys.wanted, lanes)
-        wanted = element(f"INT{8 * width}")
+        wanted, short = element(f"INT{8 * width}"), f.compare("slt", count, lanes)
 
-        def tile(k: Value, mask: str | None = None, runs: Sequence[Value] = ()) -> None:
-            for lane, record in enumerate(self._turned(k)):
-                value, to = (
-                    keys.read(f, lanes, record, self.masks[lanes]),
-                    f.at(self._held("to", lane), f.mul(k, width)),
+        def tile(k: Value, _: object) -> None:
+            begin = f.min(k, f.sub(count, lanes))  # the last one ends with the row: it may meet the one before
+            begin = f.value(f"select i1 {short}, i64 0, i64 {begin}")
+            values = [keys.read(f, lanes, record, self.masks[lanes]) for record in self._turned(begin)]
+            places = [f.at(self._held("to", lane), f.mul(begin, width)) for lane in range(lanes)]
+
+            def part() -> None:
+                masks = self.network.target.masks_stores
+                mask, runs = (
+                    (vectors.mask_below(f, count, lanes), []) if masks else ("", vectors.runs_of(f, count, lanes))
                 )
-                if runs:
-                    vectors.store_runs(f, wanted, lanes, value, to, runs)
-                else:
-                    vectors.store(f, wanted, lanes, value, to, mask)
+                for value, to in zip(values, places, strict=True):
+                    if masks:
+                        vectors.store(f, wanted, lanes, value, to, mask)
+                    else:
+                        vectors.store_runs(f, wanted, lanes, value, to, runs)
+
+            def whole() -> None:
+                for value, to in zip(values, places, strict=True):
+                    f.store(full, value, to, width)
+
+            f.when(short, part, whole)
 
         def row(k: Value, _: object) -> None:
             value = keys.read(f, lanes, self.network.load(f, self._column(k)), self.masks[lanes])
@@ -310,19 +332,8 @@ class _Batch:
             at = f.at(self._held("to", lane), f.mul(k, step))
             f.store(keys.wanted, keys.read(f, 1, self._one_out(k, lane), self.masks[1]), at, width)
 
-        def short() -> None:
-            if self.network.target.masks_stores:
-                tile(0, vectors.mask_below(f, count, lanes))
-            else:
-                tile(0, None, vectors.runs_of(f, count, lanes))
-
-        def long() -> None:
-            last = f.sub(count, lanes)
-            f.loop(0, last, lambda k, _: tile(k), step=lanes)
-            tile(last)
-
         def tiles() -> list[Value]:
-            f.when(f.compare("slt", count, lanes), short, long)
+            f.loop(0, count, tile, step=lanes)
             return [count]
 
         def side_by_side() -> list[Value]:
