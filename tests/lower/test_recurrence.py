@@ -10,6 +10,7 @@ import pytest
 import tileweave as tw
 from tileweave.graph import as_tensor
 from tileweave.graph.ops.grouped.recurrence import GATES, WAYS, recurrence
+from tileweave.lower.binding import TaskBinding
 from tileweave.lower.executable import Executable
 from tileweave.planner import tasks
 
@@ -104,7 +105,7 @@ def test_a_layer_is_one_kernel_and_no_step_in_python(cell: str) -> None:
     arrays = [rng.standard_normal(shape).astype("f4") for shape in shapes]
     plan = tw.plan(outputs(cell, [as_tensor(a) for a in arrays], "both")[:1])
     sources = {node: node.data.array for node in plan.graph.nodes() if isinstance(node, tw.graph.Source)}
-    made = Executable(plan.steps, tasks(plan), sources, (), plan.graph.sinks, 1)
+    made = Executable(tasks(plan), TaskBinding(plan.steps, tasks(plan), sources, (), plan.graph.sinks, 1, 0))
     assert (made.kernels, made.python_steps) == (1, 0)
 
 

@@ -14,15 +14,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tileweave.backends.base import registered
 from tileweave.errors import GraphError
 from tileweave.frontends.model import Model
-from tileweave.graph import Tensor
+from tileweave.graph import Hole, Source, Tensor
 from tileweave.graph.ir.dtypes import element_type
 from tileweave.kept import lock_of_process
+from tileweave.lower.again.form import GraphForm, form_of
 from tileweave.planner import Machines, Plan
 from tileweave.planner.machines import machines as make_machines
 from tileweave.planner.simulate import costed
 from tileweave.runtime.api import run, source
+from tileweave.runtime.direct import Watch, check_out
+from tileweave.runtime.direct import run as run_found
+from tileweave.runtime.further.known import KnownForms
 from tileweave.runtime.planned import bound_like, whole
 from tileweave.runtime.prepare import keeping
 from tileweave.runtime.session import PLAIN, current_session
@@ -32,6 +37,13 @@ Array = np.ndarray[Any, Any]
 Made = TypeVar("Made")
 KEEP_BINDINGS = 32
 """How many bindings a model keeps, with their plans and prepared memory; the one used longest ago goes first."""
+MOST_BYTES = 1 << 32
+"""Of the memory that bindings without plans hold, and of the constants of a model."""
+
+
+def _brought(source: Source) -> bool:
+    """Whether a source is an input of a model."""
+    return isinstance(source.data, Hole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +118,10 @@ class SymbolicModel:
     make: Callable[[Mapping[str, int]], Model]
     made: OrderedDict[tuple[int, ...], Model] = field(default_factory=OrderedDict, repr=False)
     plans: OrderedDict[tuple[int, ...], Plan] = field(default_factory=OrderedDict, init=False, repr=False)
+    known: KnownForms = field(
+        default_factory=lambda: KnownForms(_brought, KEEP_BINDINGS, MOST_BYTES), init=False, repr=False
+    )
+    forms: OrderedDict[tuple[int, ...], GraphForm | None] = field(default_factory=OrderedDict, init=False, repr=False)
 
     @property
     def dims(self) -> dict[str, Dim]:
@@ -189,11 +205,12 @@ class SymbolicModel:
         extents = self.whole(*arrays, **named)
         if current_session() is not PLAIN:
             return self.at(**extents)(*arrays, **named)
-        known = tuple([extents[name] for name in self.dims]) in self.plans
-        with nullcontext() if known else keeping():  # once for all that is made of further extents
+        key = tuple([extents[name] for name in self.dims])
+        with nullcontext() if key in self.made else keeping():  # once for all that is made of further extents
             model = self.at(**extents)
-            bound = model.bind(*arrays, **named)
-            values = run(SymbolicPlan(self, None, self.plans).of(extents), bind=bound)
+            model.bind(*arrays, **named)  # which says what does not fit
+            given: dict[Any, Any] = {**dict(zip(self.inputs, arrays, strict=False)), **named}
+            values = run(SymbolicPlan(self, None, self.plans), bind=given)
         return dict(zip(model.outputs, values if isinstance(values, list) else [values], strict=True))
 
     def __str__(self) -> str:
@@ -231,6 +248,25 @@ class SymbolicPlan:
         """The plan for arrays by the inputs' names, and the arrays by source."""
         extents = self.model.whole(**bind)
         return self.of(extents), self.model.at(**extents).bind(**bind)
+
+    def further(self, bind: Mapping[Any, Any], threads: int, out: Any) -> list[Any] | Watch | None:
+        """The results for arrays of extents that differ from known ones in nothing else; where none are known, what
+        takes their plan when that is bound."""
+        where = self.machines or make_machines(1)
+        extents = self.model.whole(**bind)
+        key = tuple(self.model.checked(extents).values())
+        if key in self.made or len(where) > 1:
+            return None
+        model, known = self.model.at(**extents), self.model.known
+        form = _kept(self.model.forms, key, lambda: form_of(model.graph, _brought))
+        if form is None:
+            return None
+        given = model.bind(**bind)
+        which = form.key, where, threads, registered()
+        found = known.found(form, which, key, lambda place: given[Tensor(form.order[place])])
+        if found is None:
+            return known.watch(form, which, where.machines[0].memory_bytes, soon=True)
+        return run_found(found, check_out(model.graph, [out] if isinstance(out, np.ndarray) else out))
 
     def of(self, extents: Mapping[str, int]) -> Plan:
         """The plan for extents, perhaps without estimates: the steps of one that differs in nothing else are bound, and

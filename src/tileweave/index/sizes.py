@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from tileweave.kept import cached_property
@@ -353,6 +354,12 @@ class Table:
         exec("def of(numbers, near=False):\n  " + "\n  ".join(lines), scope)
         found: Callable[..., tuple[Any, ...] | None] = scope["of"]
         return found
+
+
+@lru_cache(1024)
+def shared(function: Callable[..., Any], *about: Hashable) -> Callable[[tuple[int, ...]], Any]:
+    """``function(*about, sizes)`` of sizes alone, its last answers kept: several texts ask for the same sizes."""
+    return lru_cache(16)(partial(function, *about))
 
 
 def derived(function: Callable[..., int], *given: int) -> int:

@@ -86,12 +86,12 @@ class TaskBinding:
         threads: int,
         room_bytes: int,
     ) -> None:
-        self._steps, self._tasks, self._threads = steps, tasks, threads
-        self._samples, self._constant = sources, constant
+        self.steps, self.tasks, self.threads = steps, tasks, threads
+        self.sources, self.constant = sources, constant
         self._slots = {source: number for number, source in enumerate(sources)}
         self.bound = tuple(number for number, source in enumerate(sources) if source not in constant)
         """The numbers of the sources that every run brings."""
-        self._count, self._sinks = len(sources), {sink: number for number, sink in enumerate(sinks)}
+        self._count, self.sinks = len(sources), {sink: number for number, sink in enumerate(sinks)}
         self._boxes = [sink.tensor.type.box for sink in sinks]  # of the results
         kinds = [sink.tensor.type for sink in sinks]
         self.results = [np.ndarray(k.shape, k.dtype, untouched(k.size_bytes)) for k in kinds]
@@ -108,13 +108,13 @@ class TaskBinding:
         self._outputs: dict[tuple[int, str], int] = {}  # (task that leaves a block of several, output) -> its value
         self._kept: dict[int, Array] = {}  # arrays that calls name, by identity; each has its own memory
         self.python_steps = self.kernels = self.combined = 0
-        self._table = table = TaskTable(steps, tasks, self._sinks, sources, constant)
-        self._places = BlockPlaces(table, sources, constant, room_bytes)
-        self._addresses = Addresses(self._places, sources, [box.shape for box in self._boxes])
-        self._fixed: dict[int, Any] = {}  # task -> its array, or its block of several outputs
-        self._panels = PanelCalls(steps, threads, self._table.never_changes)
-        self.arena_bytes = self._places.arena_bytes
-        self.in_columns = self._add_all(self._places)
+        self.table = table = TaskTable(steps, tasks, self.sinks, sources, constant)
+        self.places = BlockPlaces(table, sources, constant, room_bytes)
+        self._addresses = Addresses(self.places, sources, [box.shape for box in self._boxes])
+        self.fixed_blocks: dict[int, Any] = {}  # task -> its array, or its block of several outputs
+        self._panels = PanelCalls(steps, threads, self.table.never_changes)
+        self.arena_bytes = self.places.arena_bytes
+        self.in_columns = self._add_all(self.places)
         """How many tasks are bound in columns."""
         self.arena_bytes += self._panels.arranged_bytes
         self.apart = self._accesses.apart(list(sources.values()), self.bound, self.results)
@@ -128,7 +128,7 @@ class TaskBinding:
     @property
     def fixed(self) -> int:
         """How many tasks were done once."""
-        return len(self._fixed)
+        return len(self.fixed_blocks)
 
     @property
     def outputs(self) -> int:
@@ -138,38 +138,38 @@ class TaskBinding:
     @property
     def gathered_bytes(self) -> IntArray:
         """What each task puts together to read it, by number."""
-        return self._places.gathered_bytes
+        return self.places.gathered_bytes
 
     def wanted(self) -> list[Wanted]:
         """What the arrays of a run have to be: the bound sources, then the results."""
-        taken = [array for source, array in self._samples.items() if source not in self._constant]
+        taken = [array for source, array in self.sources.items() if source not in self.constant]
         return [*actions.wanted_of(taken, False), *actions.wanted_of(self.results, True, len(taken))]
 
     def _add(self, task: Task) -> None:
         """Adds what a run does for a task, and then drops blocks that Python holds."""
         number = task.number
-        if self._steps[task.step].stage == "store":
+        if self.steps[task.step].stage == "store":
             self._store(task)
-        elif number in self._table.sweeps:
+        elif number in self.table.sweeps:
             self._sweep(task)
-        elif number not in self._fixed and number not in self._places.views:
+        elif number not in self.fixed_blocks and number not in self.places.views:
             self._work(task)
-        if dropped := self._places.dropped.get(number, ()):
+        if dropped := self.places.dropped.get(number, ()):
             outputs = [value for (one, _), value in self._outputs.items() if one in dropped]
             self._act(-1, partial(actions.drop, [*(self._count + one for one in dropped), *outputs]))
 
     def _add_all(self, places: BlockPlaces) -> int:
         """Adds what a run does for all tasks; how many of them are bound in columns."""
-        for number in np.flatnonzero(self._table.fixed).tolist():
-            self._fix(self._tasks[number])
+        for number in np.flatnonzero(self.table.fixed).tolist():
+            self._fix(self.tasks[number])
         alone, columns = list[int](), list[CallColumns]()
-        for rows in (one for one in places.rows if not self._table.fixed[one.sample.number]):
+        for rows in (one for one in places.rows if not self.table.fixed[one.sample.number]):
             found = self._bind_rows(places, rows)
             alone += rows.numbers.tolist() if found is None else []
             columns += found or []
         between = list[tuple[int, list[Found]]]()
         for number in sorted(alone):
-            self._add(self._tasks[number])
+            self._add(self.tasks[number])
             if columns:
                 self._flush()
                 between.append((number, self.found))
@@ -181,12 +181,12 @@ class TaskBinding:
 
     def _bind_rows(self, places: BlockPlaces, rows: AlikeTasks) -> list[CallColumns] | None:
         """The calls of tasks that lie alike, made from those of the first; None where each is bound by itself."""
-        sample, step = rows.sample, self._steps[rows.sample.step]
+        sample, step = rows.sample, self.steps[rows.sample.step]
         store = step.stage == "store"
         if len(rows.numbers) < FEW or not (store or (is_native(step, sample) and step.kernel.backend == COPIES)):
             return None
-        sink = self._sinks[cast("Sink", step.node)] if store else -1
-        there = [piece for piece in sample.reads[0].pieces if self._is_there(piece, sink)] if store else []
+        sink = self.sinks[cast("Sink", step.node)] if store else -1
+        there = [piece for piece in sample.reads[0].pieces if self.is_there(piece, sink)] if store else []
         moved = self._addresses.moved(rows, there)
         if moved is None:
             return None
@@ -201,7 +201,9 @@ class TaskBinding:
                 self.kernels += 0 if store else len(rows.numbers) - 1
                 self._addresses.note(rows, own, whole, there)
                 read = (piece.tasks for one in rows.kind.reads for piece in one.pieces)
-                self._keep(*(self._fixed[n] for made in read for n in made[rows.at].tolist() if n in self._fixed))
+                self._keep(
+                    *(self.fixed_blocks[n] for made in read for n in made[rows.at].tolist() if n in self.fixed_blocks)
+                )
                 return found
         self.found = []
         while len(self._kept) > known[0]:
@@ -217,16 +219,16 @@ class TaskBinding:
         Raises:
             WorkFailed: its operator raised.
         """
-        step = self._steps[task.step]
+        step = self.steps[task.step]
         given = {read.name: self._put_together(read) for read in task.reads}
         try:
             made = execute(cast("Operation", step.node), step.stage, task.index, given, decision=step.kernel)
         except Exception as error:
             raise WorkFailed(task) from error
         block = row_major(own(made, step.outputs, given))
-        self._fixed[task.number] = block
+        self.fixed_blocks[task.number] = block
         if not isinstance(block, dict):
-            self._places.offset[task.number] = address_of(block)
+            self.places.offset[task.number] = address_of(block)
         self.arena_bytes += block_bytes(block)
 
     def _put_together(self, read: Read) -> Array:
@@ -240,16 +242,16 @@ class TaskBinding:
         if piece.constant:
             return constant(piece, dtype)
         if piece.source is not None:
-            found, held = view_of(piece, piece.source.type.box), self._samples[piece.source]
-            if piece.source in self._constant:
+            found, held = view_of(piece, piece.source.type.box), self.sources[piece.source]
+            if piece.source in self.constant:
                 return held if found is None else found(held)
             return Slot(self._slots[piece.source], found, held)
-        if piece.task in self._places.views:
-            whole, found = self._read(self._places.views[piece.task], dtype), view_of(piece, piece.block)
+        if piece.task in self.places.views:
+            whole, found = self._read(self.places.views[piece.task], dtype), view_of(piece, piece.block)
             return reshaped(whole, piece.block.shape, found)
-        home = self._places.home(piece.task)
-        if piece.task in self._fixed:
-            block, found = self._fixed[piece.task], view_of(piece, piece.block)
+        home = self.places.home(piece.task)
+        if piece.task in self.fixed_blocks:
+            block, found = self.fixed_blocks[piece.task], view_of(piece, piece.block)
             held = block[piece.output] if isinstance(block, dict) else block
             return held if found is None else found(held)
         if home is None:
@@ -262,7 +264,7 @@ class TaskBinding:
     def _held(self, home: Home) -> Array | Slot:
         """The buffer of the arena, or the result, in which blocks lie, with their dimensions."""
         if home.result < 0:
-            return self._places.buffer(home)
+            return self.places.buffer(home)
         sample, shape = self.results[home.result], home.hold.shape
         view = (lambda array: array.reshape(shape)) if sample.shape != shape else None
         return Slot(self.first_result + home.result, view, sample)
@@ -270,8 +272,8 @@ class TaskBinding:
     def _reads_of(self, order: int, pieces: Sequence[ReadPiece], pointwise: bool = False) -> None:
         """Notes which regions of sources are read."""
         for piece in pieces:
-            if piece.task in self._places.views:
-                self._reads_of(order, [self._places.views[piece.task]])
+            if piece.task in self.places.views:
+                self._reads_of(order, [self.places.views[piece.task]])
             elif piece.source is not None:
                 whole = piece.source.type.box
                 shifts = piece.shifts
@@ -281,24 +283,24 @@ class TaskBinding:
     def _input(self, task: Task, k: int) -> tuple[Array | Slot, Array]:
         """(an input of a task, an array of its layout); several pieces are put together first, once if fixed."""
         read = task.reads[k]
-        pieces = self._places.merged(read)
+        pieces = self.places.merged(read)
         if len(pieces) == 1:
             found = self._read(pieces[0], read.dtype)
             return found, lies_as(found)
-        if self._table.never_changes(read):
+        if self.table.never_changes(read):
             held = self._put_together(read)
             self._keep(held)
             self.arena_bytes += held.nbytes
             return held, held
-        whole = self._places.gathered(task.number, k)
-        for piece in self._places.elsewhere(task.number, k):
+        whole = self.places.gathered(task.number, k)
+        for piece in self.places.elsewhere(task.number, k):
             self._copy(task.number, whole[place(read, piece)], self._read(piece, read.dtype))
         return whole, lies_as(whole)
 
     def _copy(self, number: int, target: Array | Slot, source: Array | Slot) -> None:
         if not self._moved(number, target, source):
             both = [one if isinstance(one, Slot) else (lambda now, one=one: one) for one in (target, source)]
-            threads = self._threads  # of all that is here, nothing else is kept
+            threads = self.threads  # of all that is here, nothing else is kept
             self._act(number, lambda now: copy(both[0](now), both[1](now), threads=threads))
 
     def _moved(self, number: int, target: Array | Slot, source: Array | Slot) -> bool:
@@ -311,7 +313,7 @@ class TaskBinding:
             if call is not None:
                 self._point(call, [source, target], number)
                 return True
-        mover = by.mover(*lies, self._threads) if isinstance(by, Moves) else None
+        mover = by.mover(*lies, self.threads) if isinstance(by, Moves) else None
         if mover is not None:
             call = self._call(mover, [source, target], number)
             if hasattr(self._calls_of(COPIES), "add_like"):
@@ -338,7 +340,7 @@ class TaskBinding:
 
     def _target(self, task: Task) -> Array | Slot | None:
         """Where a task's block lies, always or in every run."""
-        home = self._places.home(task.number)
+        home = self.places.home(task.number)
         if home is None:
             return None
         index = slices(task.out.translate([-a for a in home.hold.start]))
@@ -346,23 +348,23 @@ class TaskBinding:
         return part_of(self._held(home), view)
 
     def _work(self, task: Task) -> None:
-        step = self._steps[task.step]
+        step = self.steps[task.step]
         node = cast("Operation", step.node)
         found = [self._input(task, k) for k in range(len(task.reads))]
         target = self._target(task)
         add = self._given if is_call(step, task) else self._bind
-        if self._table.native[task.number] and target is not None and add(task, step, found, target):
+        if self.table.native[task.number] and target is not None and add(task, step, found, target):
             return
         slot, kept = self._count + task.number, step.outputs
         if target is None and len(kept) > 1:
-            first = self.first_result + len(self._sinks) + len(self._outputs)
+            first = self.first_result + len(self.sinks) + len(self._outputs)
             self._outputs.update(((task.number, name), first + k) for k, name in enumerate(kept))
         places = [(self._outputs[task.number, name], name) for name in kept if (task.number, name) in self._outputs]
         into: Writes | None = None
         if step.stage == "block" and (is_call(step, task) or not step.kernel.backend):
             block, into = definition(node, task.index, kept)
         else:
-            block = partial(execute, node, step.stage, task.index, threads=self._threads, decision=step.kernel)
+            block = partial(execute, node, step.stage, task.index, threads=self.threads, decision=step.kernel)
             into = combination(node, [read.name for read in task.reads]) if step.stage == "combine" else None
         given = {read.name: one for read, (one, _) in zip(task.reads, found, strict=True)}
         compute = in_python(given, block, into, target, kept, [(slot, ""), *places])
@@ -375,12 +377,12 @@ class TaskBinding:
 
     def _sweep(self, task: Task) -> None:
         """Adds what a sweep does, when the last of its tasks comes."""
-        sweep = self._table.sweeps[task.number]
+        sweep = self.table.sweeps[task.number]
         if task.number != sweep.numbers[-1]:
             return
-        for one in SweepActions(sweep, self._places.tracks(sweep), self._read, self._target).actions():
+        for one in SweepActions(sweep, self.places.tracks(sweep), self._read, self._target).actions():
             if isinstance(one, Made):
-                call, operands = self._panels.add(self._calls_of(self._steps[one.task.step].kernel.backend), one)
+                call, operands = self._panels.add(self._calls_of(self.steps[one.task.step].kernel.backend), one)
                 self._segment.add(call, one.task.number, operands)
                 self.kernels += 1
             else:
@@ -389,8 +391,8 @@ class TaskBinding:
         for number, member in enumerate(sweep.members):
             for read in member.task.reads:
                 self._reads_of(first, read.pieces)
-            if (home := self._places.home(member.task.number)) is not None and home.result >= 0:
-                alike = [one for one in self._samples if one.type.shape == self._boxes[home.result].shape]
+            if (home := self.places.home(member.task.number)) is not None and home.result >= 0:
+                alike = [one for one in self.sources if one.type.shape == self._boxes[home.result].shape]
                 self._writes(member.task, last if sweep.follows(alike, number) else first)
 
     def _bind(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
@@ -400,11 +402,11 @@ class TaskBinding:
         if not all(regular(array) is array for array in sample):
             return False
         by = step.kernel.backend
-        fixed = tuple(read.name for read in task.reads if self._table.never_changes(read))
+        fixed = tuple(read.name for read in task.reads if self.table.never_changes(read))
         key = (task.step, task.index.size, fixed, *((array.shape, array.strides) for array in (made, *sample)))
         kind = self._known.get(key)
         if kind is None:  # which all tasks of its step have whose arrays lie alike
-            kind = self._known[key] = task_kind(task, step, sample, made, fixed, self._threads)
+            kind = self._known[key] = task_kind(task, step, sample, made, fixed, self.threads)
         calls = self._calls_of(by)
         given = [made if k < 0 else sample[k] for k in kind.order]
         if kind.arranges:
@@ -420,12 +422,12 @@ class TaskBinding:
 
     def _given(self, task: Task, step: Step, found: Sequence[tuple[Array | Slot, Array]], target: Array | Slot) -> bool:
         """Adds a call of code for any sizes; False where the arrays' strides allow none."""
-        same = [self._table.never_changes(read) for read in task.reads]
+        same = [self.table.never_changes(read) for read in task.reads]
         held = [
             None if not fixed or isinstance(one, Slot) else one for (one, _), fixed in zip(found, same, strict=True)
         ]
         given, sample, made = [one for one, _ in found], [array for _, array in found], lies_as(target)
-        call, new = call_of(step, sample, held, made, self._threads)
+        call, new = call_of(step, sample, held, made, self.threads)
         if call is None:
             return False
         operands = [one if array is None else array for one, array in zip(given, new, strict=True)]
@@ -444,7 +446,7 @@ class TaskBinding:
 
     def _writes(self, task: Task, order: int = -1) -> None:
         """Notes which region of a result a task writes; when, if that is not at its end."""
-        home = self._places.home(task.number)
+        home = self.places.home(task.number)
         if home is not None and home.result >= 0:
             box = task.out.translate([-b for b in home.hold.start])
             box = as_in(box, home.hold.shape, self._boxes[home.result].shape)
@@ -458,12 +460,12 @@ class TaskBinding:
         return self.calls.get(by) or self.calls.setdefault(by, backend(by).calls())
 
     def _store(self, task: Task) -> None:
-        sink = self._sinks[cast("Sink", self._steps[task.step].node)]
+        sink = self.sinks[cast("Sink", self.steps[task.step].node)]
         read, result = task.reads[0], self.first_result + sink
-        pieces = [piece for piece in read.pieces if not self._is_there(piece, sink)]
+        pieces = [piece for piece in read.pieces if not self.is_there(piece, sink)]
         if not pieces:
             return
-        for piece in self._places.merged(replace(read, pieces=tuple(pieces))):
+        for piece in self.places.merged(replace(read, pieces=tuple(pieces))):
             found, index = self._read(piece, read.dtype), slices(piece.box)
             self._reads_of(2 * task.number, [piece], pointwise=True)
             self._accesses.writes.append(ArrayAccess(2 * task.number, sink, piece.box))
@@ -471,18 +473,16 @@ class TaskBinding:
             if self._moved(task.number, target, found):
                 continue
 
-            def write(
-                now: Values, read: Array | Slot = found, index: Any = index, threads: int = self._threads
-            ) -> None:
+            def write(now: Values, read: Array | Slot = found, index: Any = index, threads: int = self.threads) -> None:
                 into, values = now[result][index], read(now) if isinstance(read, Slot) else read
                 if address_of(into) != address_of(values):  # else they are there: the source is written over
                     copy(into, values, threads=threads)
 
             self._act(task.number, write)
 
-    def _is_there(self, piece: ReadPiece, sink: int) -> bool:
+    def is_there(self, piece: ReadPiece, sink: int) -> bool:
         """Whether a piece lies in a result already, in its place."""
-        home = self._places.home(piece.task)
+        home = self.places.home(piece.task)
         if home is None or home.result != sink or not piece.in_order:
             return False
         return home.hold == piece.map.cover(self._boxes[sink])

@@ -45,6 +45,7 @@ from tileweave.teir import (
     emit_running,
 )
 from tileweave.teir.emit.compose import sequence
+from tileweave.teir.ir.form import numbers_of
 from tileweave.teir.ir.program import Axis, Primitive, TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -280,10 +281,12 @@ class RecordedProgram:
     Args:
         like: the program for some layouts.
         of: numbers of a kind and its operands -> all numbers of the program; None where a decision falls otherwise.
+        sizes: makes its `tileweave.teir.ir.form.numbers_of` of the same.
     """
 
     like: Program
     of: Callable[[Sequence[float]], tuple[float, ...] | None]
+    sizes: Table
 
     def again(self, numbers: Sequence[float]) -> Program | None:
         """The program for other operands; None where it is not this one with other sizes."""
@@ -302,9 +305,7 @@ def emitted(kind: ProgramKind, views: Mapping[str, OperandView], out: OperandVie
     """As `program`; again from a recorded one where there is one that serves."""
     if kind.long and kind.family == "contraction":  # how many pieces there are is written out
         return program(kind, views, out)
-    every = [*views.values(), out]
-    key = kind.with_numbers([None] * len(kind.numbers())), kind.signs(), *[_shown(view) for view in every]
-    numbers = [*kind.numbers(), *[n for view in every for n in _sizes_of(view)]]
+    key, numbers = _asked(kind, views, out)
     known = _RECORDED.get(key)
     for one in known or ():
         made = one.again(numbers)
@@ -315,11 +316,24 @@ def emitted(kind: ProgramKind, views: Mapping[str, OperandView], out: OperandVie
     if known is None:  # most kinds have one size
         _keep(key, None)
         return program(kind, views, out)
-    recorded = _record(kind, views, out)
-    if recorded is None:
+    found = _record(kind, views, out)
+    if found is None:
         return program(kind, views, out)
-    _keep(key, recorded)
-    return recorded.like
+    _keep(key, found)
+    return found.like
+
+
+def recorded(kind: ProgramKind, views: Mapping[str, OperandView], out: OperandView) -> RecordedProgram | None:
+    """The recorded program that serves operands, where there is one."""
+    key, numbers = _asked(kind, views, out)
+    return next((one for one in _RECORDED.get(key, ()) if one.of(numbers) is not None), None)
+
+
+def _asked(kind: ProgramKind, views: Mapping[str, OperandView], out: OperandView) -> tuple[Hashable, list[float]]:
+    """What programs are kept by, and the numbers that they follow from."""
+    every = [*views.values(), out]
+    key = kind.with_numbers([None] * len(kind.numbers())), kind.signs(), *[_shown(view) for view in every]
+    return key, [*kind.numbers(), *[n for view in every for n in _sizes_of(view)]]
 
 
 def _keep(key: Hashable, one: RecordedProgram | None) -> None:
@@ -353,10 +367,20 @@ def _record(kind: ProgramKind, views: Mapping[str, OperandView], out: OperandVie
     numbers = _numbers_in(made)
     if numbers is None:
         return None
+    own_sizes = _own_sizes(made)
     sizes.results = tuple(numbers)
     of = Table(sizes).of
+    sizes.results = tuple(own_sizes)
     plain = of([*kind.numbers(), *[n for one in (*views.values(), out) for n in _sizes_of(one)]])
-    return None if plain is None else RecordedProgram(_with(made, plain), of)
+    return None if plain is None else RecordedProgram(_with(made, plain), of, Table(sizes))
+
+
+def _own_sizes(made: Program) -> list[float]:
+    """`tileweave.teir.ir.form.numbers_of` a program whose sizes are followed; what is the same in all of its kind is
+    recorded."""
+    for axis in made.axes:
+        _ = axis.extent == 1, [int(offset) for offset in axis.offsets]
+    return numbers_of(made)
 
 
 def _numbers_in(made: Program) -> list[Any] | None:

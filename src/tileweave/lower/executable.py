@@ -8,50 +8,73 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from tileweave.backends.base import backend
-from tileweave.backends.calls import CallRow, Keyed
+from tileweave.backends.calls import Apart, CallRow, Calls, Keyed, Wanted
 from tileweave.backends.host import allocation
-from tileweave.graph import Sink, Source
 from tileweave.lower import actions
-from tileweave.lower.actions import CallSegment, Followed, Note, WorkFailed
-from tileweave.lower.binding import TaskBinding
+from tileweave.lower.actions import CallSegment, Followed, Found, Note, WorkFailed
 from tileweave.lower.execute import COPIES
 from tileweave.lower.values import Values
-from tileweave.planner.plan import Step
+from tileweave.planner.placement import IntArray
 from tileweave.planner.tasks import Task
 
 Array = np.ndarray[Any, Any]
+
+
+class BoundTasks(Protocol):
+    """What a run of tasks does, as it was found: see `tileweave.lower.binding.TaskBinding`."""
+
+    bound: tuple[int, ...]
+    results: list[Array]
+    first_result: int
+    found: list[Found]
+    calls: dict[str, Calls]
+    apart: Apart
+    arena_bytes: int
+    in_columns: int
+    kernels: int
+    python_steps: int
+    combined: int
+
+    @property
+    def kept(self) -> list[Any]:
+        """What has to stay alive."""
+        ...
+
+    @property
+    def fixed(self) -> int:
+        """How many tasks were done once."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs there are of blocks that have several."""
+        ...
+
+    @property
+    def gathered_bytes(self) -> IntArray:
+        """What each task puts together to read it, by number."""
+        ...
+
+    def wanted(self) -> list[Wanted]:
+        """What the arrays of a run have to be: the bound sources, then the results."""
+        ...
 
 
 class Executable:
     """Tasks made ready for sources of some strides; `run` them any number of times, one run at a time.
 
     Args:
-        steps: of the plan.
         tasks: in the order in which they run, all of them.
-        sources: an array per source: the constant ones themselves, samples of the others.
-        constant: the sources that are the same array in every run.
-        sinks: in the order of the results.
-        threads: that kernels may use.
-        room_bytes: blocks of one tensor lie together while the arena does not exceed this.
+        made: what a run of them does.
     """
 
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        tasks: Sequence[Task],
-        sources: Mapping[Source, Array],
-        constant: Collection[Source],
-        sinks: Sequence[Sink],
-        threads: int,
-        room_bytes: int = 0,
-    ) -> None:
-        made = TaskBinding(steps, tasks, sources, constant, sinks, threads, room_bytes)
+    def __init__(self, tasks: Sequence[Task], made: BoundTasks) -> None:
         self._tasks, self._calls, self._found, self._kept = tasks, made.calls, made.found, made.kept
         self.bound, self.apart, self.in_columns = made.bound, made.apart, made.in_columns
         """The numbers of the sources that every run brings; which memory of a run lies apart; how many tasks were bound

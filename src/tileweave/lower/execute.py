@@ -419,6 +419,11 @@ def kernel_of(
     return found
 
 
+def compiled_program(by: Backend, program: Program, threads: int, constant: frozenset[str]) -> Compiled:
+    """A program's kernel; ``constant``: tensors that never change."""
+    return _compiled(by, program, threads, False, constant if hasattr(by, "compile_constant") else frozenset())
+
+
 def _kept(
     key: Any,
     by: str,

@@ -72,6 +72,13 @@ def formed_like(graph: Graph, other: Graph, machines: Machines) -> tuple[Graph, 
     return fused, chosen
 
 
+def descent_of(fused: Graph) -> tuple[Graph, tuple[Places, ...]] | None:
+    """The graph that a fused one was made from, and where its nodes come from."""
+    found = _DESCENT.get(fused)
+    first = found and found[0]()
+    return None if found is None or first is None else (first, found[1])
+
+
 def kind_of_graph(graph: Graph, machines: Machines) -> Hashable | None:
     """What graphs have in common of which the same is fused, whatever their extents: a guess, for `formed_like`.
 

@@ -43,8 +43,9 @@ from tileweave.lower.reads import never_written
 from tileweave.planner import Cuts, Machines, Objective, Placement, Plan, Progressed, Simulation, Step, make_plan
 from tileweave.planner import machines as make_machines
 from tileweave.planner.show.document import from_document, graph_digest, machines_of
-from tileweave.runtime.direct import QUICK, again
+from tileweave.runtime.direct import QUICK, Watch, again
 from tileweave.runtime.events import Listener
+from tileweave.runtime.further.expressions import further
 from tileweave.runtime.io import files as io
 from tileweave.runtime.io import zarrfile
 from tileweave.runtime.planned import planned, whole
@@ -64,6 +65,10 @@ class Bindable(Protocol):
 
     def bound(self, bind: Mapping[Any, Any]) -> tuple[Plan, Mapping[Tensor | str, Any]]:
         """The plan for arrays by name, and the arrays by source."""
+        ...
+
+    def further(self, bind: Mapping[Any, Any], threads: int, out: Any) -> list[Any] | Watch | None:
+        """The results for these arrays where that takes no plan; else what takes their plan when that is bound."""
         ...
 
 
@@ -389,6 +394,14 @@ def _given(known: _Target, target: Target | Sequence[Target] | Graph, bind: Mapp
     return {**known.arrays, **given}
 
 
+def _further(target: Any, threads: int, out: Any) -> list[Any] | Watch | None:
+    """As `further`, of what has no plan yet."""
+    single = isinstance(target, (Tensor, Sink, Graph))
+    if (None, single, *map(id, (target,) if single else target)) in _TARGETS:
+        return None
+    return further(target, _graph(target), threads, out)
+
+
 def run(
     target: Plan | Bindable | Target | Sequence[Target] | Graph,
     *,
@@ -440,7 +453,7 @@ def run(
             result = call(bind or arrays, out)
             if result is not None:
                 return result
-    settings, known = current_session(), None
+    settings, known, watch = current_session(), None, None
     plain = (
         settings is PLAIN and runtime == "local" and address is None and listeners == () and not (progress or resume)
     )
@@ -448,6 +461,11 @@ def run(
         made = target
     else:
         if not isinstance(target, (Plan, Tensor, Graph, list, tuple)) and isinstance(target, Bindable):
+            if plain and machines is None and (threads is None or type(threads) is int):
+                done = target.further(bind or {}, available_threads() if threads is None else threads, out)
+                if isinstance(done, list):
+                    return done if len(done) != 1 else done[0]
+                watch = done
             target, bind = target.bound(bind or {})
         if isinstance(target, Plan) and machines is not None:
             raise PlanError("run(plan, machines)", "the plan has its machines already", legal="plan(target, machines)")
@@ -456,6 +474,11 @@ def run(
         elif settings is not PLAIN or runtime != "local" or resume:
             made = plan(target, machines)
         else:
+            if plain and machines is None and not bind and (threads is None or type(threads) is int):
+                done = _further(target, available_threads() if threads is None else threads, out)
+                if isinstance(done, list):
+                    return done if isinstance(target, (list, tuple)) or len(done) != 1 else done[0]
+                watch = done
             known = _target(target, machines)
             made, bind = known.plan, _given(known, target, bind or {})
     if plain and (bind is None or type(bind) is dict) and (threads is None or type(threads) is int):
@@ -497,6 +520,7 @@ def run(
             out=[out] if isinstance(out, np.ndarray) else out,
             resume=_resumes(made.graph, resume, settings.resume),
             keys=keys,
+            watch=watch,
         )
     return results if made.listed or len(results) != 1 else results[0]
 

@@ -19,9 +19,10 @@ import numpy as np
 from tileweave.backends.calls import Keyed
 from tileweave.backends.host import give_back
 from tileweave.errors import RunError
-from tileweave.graph import ArrayData, MemoryTarget, Source
+from tileweave.graph import ArrayData, Graph, MemoryTarget, Source
 from tileweave.kept import keep_last
 from tileweave.lower.actions import Note, Seconds
+from tileweave.lower.binding import TaskBinding
 from tileweave.lower.executable import Executable
 from tileweave.lower.execute import joined
 from tileweave.lower.values import stand_in
@@ -90,8 +91,17 @@ def fitting(source: Source, given: Any) -> Array:
     return array if array.dtype is kind.dtype else array.view(kind.dtype)
 
 
+Watch = Callable[[Graph, TaskBinding], None]
+"""Takes a graph that is planned, and its tasks as they were bound."""
+
+
 def executable(
-    plan: Plan, prepared: Prepared, bind: Mapping[Source, Any], threads: int, apart: bool = False
+    plan: Plan,
+    prepared: Prepared,
+    bind: Mapping[Source, Any],
+    threads: int,
+    apart: bool = False,
+    watch: Watch | None = None,
 ) -> Found | None:
     """What runs the plan as a whole; None where it reads or writes files, or gains from tasks that run at once.
 
@@ -101,6 +111,7 @@ def executable(
         bind: arrays for sources.
         threads: that kernels may use.
         apart: whether the blocks of different machines are computed one by one.
+        watch: told what is bound, where that has not been before.
     """
     if not _fits(plan, prepared):
         return None
@@ -139,9 +150,11 @@ def executable(
                 if not read - {None} <= sources.keys():
                     continue  # blocks that are put together reach over what no block alone reads
             with keeping():
-                found = Executable(
-                    _joined(one.steps, made, idle.often), made, sources, constant, prepared.sinks, threads, room
-                )
+                steps = _joined(one.steps, made, idle.often)
+                binding = TaskBinding(steps, made, sources, constant, prepared.sinks, threads, room)
+                found = Executable(made, binding)
+            if watch is not None and one is plan:
+                watch(plan.graph, binding)
             if found.kernels >= MANY_CALLS:
                 give_back()
             if found.arena_bytes <= room:
@@ -216,13 +229,13 @@ def merged(plan: Plan, prepared: Prepared) -> tuple[Plan, Prepared]:
     return replace(plan, steps=steps), together
 
 
-def check_out(plan: Plan, out: Sequence[Array | None] | None) -> Sequence[Array | None]:
+def check_out(graph: Graph, out: Sequence[Array | None] | None) -> Sequence[Array | None]:
     """The arrays that take results, one or None per sink.
 
     Raises:
         RunError: there are more or fewer than sinks, or one does not fit its sink.
     """
-    sinks = plan.graph.sinks
+    sinks = graph.sinks
     if out is None:
         return (None,) * len(sinks)
     if not isinstance(out, (list, tuple)):

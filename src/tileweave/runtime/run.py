@@ -45,6 +45,7 @@ def run_plan(
     resume: bool = False,
     keys: Mapping[Any, Source] | None = None,
     keep: Callable[[Sink], Destination] | None = None,
+    watch: direct.Watch | None = None,
 ) -> list[Any]:
     """The results of a plan's sinks in order: an array for a sink in memory, its path for a file.
 
@@ -63,6 +64,7 @@ def run_plan(
             what it finishes itself.
         keys: how the caller names what is bound, for `direct.again`.
         keep: where results in memory go instead, for a run on a cluster; they are not among the results then.
+        watch: as `direct.executable`.
 
     Raises:
         RunError: a task failed, a source has no array, Ray is missing. No sink was written.
@@ -87,14 +89,14 @@ def run_plan(
         plan = replace(plan, steps=tuple(replace(step, spilled=False) for step in plan.steps))
     prepared = prepare(plan)
     count = threads or available_threads()
-    given = direct.check_out(plan, out)
+    given = direct.check_out(plan.graph, out)
     identified = identity(plan, prepared, bind or {}) if resume else None
     retries: list[Retry] = []
     tell = _teller(listeners, retries)
     if runtime == "local":
         following = None if tell is None else direct.Following(plan, prepared, tell, start)
         try:
-            found = direct.executable(plan, prepared, bind or {}, count, tell is not None)
+            found = direct.executable(plan, prepared, bind or {}, count, tell is not None, watch)
             if found is not None:
                 done = direct.run(found, given) if following is None else following.run(found, given)
                 if done is not None:

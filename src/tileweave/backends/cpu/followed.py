@@ -30,7 +30,7 @@ from tileweave.backends.cpu.memory import rounded, scratch_offsets
 from tileweave.backends.cpu.nest import Nest, emit_program, has_tiny, table_at
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import address_of
-from tileweave.index.sizes import FollowedObject, Sizes, Table, exactly, unrecorded
+from tileweave.index.sizes import FollowedObject, Sizes, Table, exactly, shared, unrecorded
 from tileweave.kept import keep_last
 from tileweave.teir.ir.dtypes import width_bytes
 from tileweave.teir.ir.form import number_of
@@ -256,14 +256,22 @@ def _attention(
     for number in filter(None, map(number_of, own.primitives if found is not None else ())):
         exactly(number)  # it stands in the code
 
-    def numbers(given: Sequence[int], _near: bool) -> tuple[int, ...] | None:
-        now = match_attention(_with_sizes(program, given), target)
+    like = _with_sizes(program, [0] * len(_sizes_of(program)))
+    matched = shared(_matched, like, target, threads)
+
+    def numbers(given: tuple[int, ...], _near: bool) -> tuple[int, ...] | None:
+        now = matched(given)
         if now is None or found is None:
             return () if now is found else None
-        like, made = numbers_of(now, choose_sizes(now, target, threads))
-        return tuple(made) if like == kind else None
+        return tuple(now[1]) if now[0] == kind else None
 
     return found, sizes.answers(numbers, _sizes_of(own))
+
+
+def _matched(like: Program, target: Target, threads: int, sizes: tuple[int, ...]) -> tuple[Hashable, list[int]] | None:
+    """The `numbers_of` the attention that a program of these sizes is; None where it is none."""
+    found = match_attention(_with_sizes(like, sizes), target)
+    return None if found is None else numbers_of(found, choose_sizes(found, target, threads))
 
 
 def _sizes_of(program: Program) -> list[int]:

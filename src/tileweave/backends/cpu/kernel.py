@@ -22,7 +22,7 @@ from tileweave.backends.cpu.direct.cut import Packing
 from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.followed import CallPlaces, FollowedText, find, keep, numbers_with, write
 from tileweave.backends.cpu.kinds import Family, FoundCode, Size, Variant, family_of
-from tileweave.backends.cpu.memory import rounded, scratch_offsets
+from tileweave.backends.cpu.memory import Span, rounded, scratch_offsets
 from tileweave.backends.cpu.nest import ENV_WORDS, Nest, emit_program, written
 from tileweave.backends.cpu.target.calls import Bound, direct_call, new_busy, taken_in_turn
 from tileweave.backends.cpu.target.jit import compile_ir, release
@@ -35,7 +35,7 @@ from tileweave.errors import BackendError
 from tileweave.index.sizes import Table
 from tileweave.kept import cached_property, keep_last, lock_of_process
 from tileweave.teir.ir.dtypes import numpy_dtype
-from tileweave.teir.ir.form import kind_of, numbers_of
+from tileweave.teir.ir.form import kind_of, numbers_of, with_numbers
 from tileweave.teir.ir.program import Program
 from tileweave.teir.ir.verify import verify
 from tileweave.teir.merged.form import Merged
@@ -75,7 +75,7 @@ class CpuKernel:
         self._tables = nest.tables  # held: code knows where the tables lie
         self._program: Program | None = program
         self._over: frozenset[int] | None = None
-        self._sized: tuple[Size, ...] = ()
+        self._numbers: Sequence[float] = ()
         self._plan = show(form, lambda op: nest.notes.get(op, ())) if form is not None else ""
         extents = nest.bounds
         self._specs = [spec for spec in program.tensors if spec.role != "scratch"]
@@ -83,15 +83,18 @@ class CpuKernel:
         self._given = {name: extents[name] for name in nest.packings}
         """The bytes that are read of arrays before they are arranged."""
         extents = {**extents, **{name: (0, packing.size_bytes) for name, packing in nest.packings.items()}}
-        ranges = [extents.get(spec.name, (0, 0)) for spec in self._specs]
+        self._spans: Sequence[Span] = [extents.get(spec.name, (0, 0)) for spec in self._specs]
         wanted = [
             (spec.name, numpy_dtype(spec.dtype), spec.name in outputs, low, high)
-            for spec, (low, high) in zip(self._specs, ranges, strict=True)
+            for spec, (low, high) in zip(self._specs, self._spans, strict=True)
         ]
         self._checks_of: Callable[[], ArrayChecks] = functools.partial(
             ArrayChecks, tuple(wanted), pairs_of([one[2] for one in wanted])
         )
         self._head = struct.Struct(f"={ENV_WORDS}q")
+        at = {spec.name: self._head.size + 8 * k for k, spec in enumerate(program.tensors)}
+        self._positions = [at[spec.name] for spec in self._specs]
+        self._scratch_at = {spec.name: at[spec.name] for spec in program.tensors if spec.role == "scratch"}
         self._bases = struct.Struct(f"={len(program.tensors)}q")
         self._objects = struct.Struct(f"={len(self._specs)}q")
         self._objects_at = self._head.size + self._bases.size
@@ -119,9 +122,7 @@ class CpuKernel:
     def program(self) -> Program:
         """What is computed."""
         if self._program is None:
-            old = self._how.program
-            axes = [replace(a, extent=n, strides=s) for a, (n, s) in zip(old.axes, self._sized, strict=True)]
-            self._program = replace(old, axes=tuple(axes))
+            self._program = with_numbers(self._how.program, self._numbers)
         return self._program
 
     def wait(self) -> None:
@@ -169,12 +170,33 @@ class CpuKernel:
             made = self._family.find(sizes, lent=soon) if self._family else None
             return None if made is None else self._of(made, sizes)
         numbers = None if self._packings else numbers_with(self._how.program, sizes)
-        found = None if numbers is None else find(self._key, numbers)
+        return None if numbers is None else self.numbered(numbers)
+
+    @property
+    def in_kind(self) -> bool:
+        """Whether `numbered` knows code for other sizes."""
+        return self.text is not None or self._family is not None
+
+    @property
+    def arranges(self) -> bool:
+        """Whether it reads constants in an order of its own."""
+        return bool(self._packings)
+
+    def numbered(self, numbers: Sequence[float]) -> CpuKernel | None:
+        """The kernel of the program of its kind that has these numbers (`teir.ir.form.numbers_of`), from code that is
+        there, and that would be taken for it; None: there is none."""
+        if self.text is None:
+            if self._family is None or self._packings:
+                return None
+            rest, axes = iter(numbers), self._how.program.axes  # a family's have no others
+            return self.resized([(int(next(rest)), tuple([s and int(next(rest)) for s in a.strides])) for a in axes])
+        found = find(self._key, numbers)
         if found is None:
             return None
         like, table, places = found
         kernel: CpuKernel = like.again(self._how, table, places)
-        kernel._program, kernel._sized = None, tuple(sizes)
+        kernel._program, kernel._numbers = None, tuple(numbers)
+        keep(self._key, kernel)
         return kernel
 
     def own(self) -> CpuKernel | None:
@@ -188,8 +210,9 @@ class CpuKernel:
         """The kernel of the same program for other sizes, on code that serves them."""
         made = object.__new__(CpuKernel)
         made.__dict__.update(self.__dict__)
-        made._program, made._sized, made._plan = None, tuple(sizes), ""
-        made._checks_of = functools.partial(self._checks.of, [(0, end) for end in found.ends])
+        made._program, made._plan, made._spans = None, "", [(0, end) for end in found.ends]
+        made._numbers = [n for extent, strides in sizes for n in (extent, *filter(None, strides))]
+        made._checks_of = functools.partial(self._checks.of, made._spans)
         made.settled, made._own = not found.lent, None
         end = rounded(self._sizes_at + 8 * len(found.table))
         made._arrange(found.variant, found.table, end, *found.table[-2:])
@@ -206,7 +229,7 @@ class CpuKernel:
             made._given = {spec.name: span for spec, span in spans if spec.name in places.packings}
             ends = {name: (0, packing.size_bytes) for name, packing in places.packings.items()}
             bounds = tuple([ends.get(spec.name, span) for spec, span in spans])
-        made._checks_of = functools.partial(self._checks.of, bounds)
+        made._checks_of, made._spans = functools.partial(self._checks.of, bounds), bounds
         made._scratch = places.scratch
         made._arrange(self._variant, table, places.end, places.shared_bytes, places.thread_bytes)
         return made
@@ -263,26 +286,29 @@ class CpuKernel:
 
     def bind(self, arrays: Sequence[Array]) -> Bound:
         """What a native loop calls to run on these arrays, which are checked now; calls of it must not overlap."""
-        addresses = self._checks.addresses(self, tuple(arrays))
+        return self.bind_at(self._checks.addresses(self, tuple(arrays)))
+
+    def bind_at(self, addresses: Sequence[int]) -> Bound:
+        """As `bind`, on arrays that are known to fit, at these addresses."""
         first = min([*self._scratch.values(), self._shared_at])
-        positions = [self._head.size + 8 * self.program.position(spec.name) for spec in self._specs]
-        bound = Bound(self._variant.code, first, self._block_bytes - first, positions)
+        bound = Bound(self._variant.code, first, self._block_bytes - first, self._positions)
 
         def place(memory: int) -> None:
             base = memory - first  # scratch and packed operands lie behind the environment in a call of its own
             self._fill(bound.env, base)
-            for spec in self.program.tensors:
-                if spec.role == "scratch":
-                    bound.write(self._head.size + 8 * self.program.position(spec.name), base + self._scratch[spec.name])
+            for name, at in self._scratch_at.items():
+                bound.write(at, base + self._scratch[name])
 
-        bound.place, bound.check, bound.check_columns = (
-            place,
-            functools.partial(self._checks.check_pairs, self),
-            self._checks.near(),
-        )
-        for position, address in zip(positions, addresses, strict=True):
+        bound.place, bound.check = place, lambda addresses: self._checks.check_pairs(self, addresses)
+        bound.check_columns = lambda addresses: self._checks.near()(addresses)
+        for position, address in zip(self._positions, addresses, strict=True):
             bound.write(position, address)
         return bound
+
+    @property
+    def spans(self) -> Sequence[Span]:
+        """The bytes of each array that are touched: from its first element, the end excluded."""
+        return self._spans
 
     @property
     def about(self) -> str:
@@ -548,7 +574,7 @@ def _made(how: _How, *, cache: bool) -> CpuKernel:
         made = object.__new__(CpuKernel)
         on_order = _made(replace(how, program=program, constant=frozenset()), cache=cache)
         made.__dict__.update(on_order.__dict__)
-        made._packings, made._like = orders, on_order
+        made._packings, made._like, made.text, made._family = orders, on_order, None, None
         return made
     if how.constant and not direct:  # they are read as they lie
         return _made(replace(how, constant=frozenset()), cache=cache)

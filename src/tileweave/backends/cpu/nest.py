@@ -34,7 +34,7 @@ from tileweave.backends.cpu.gemm.contract import (
     as_numbers,
     emit_contraction,
     emit_scalar,
-    may_start,
+    may_start_of,
     without_start,
 )
 from tileweave.backends.cpu.llvm.elements import Element, element
@@ -50,7 +50,7 @@ from tileweave.backends.cpu.strategy import Strategy, strategy_of
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
 from tileweave.backends.host import OBJECT_DATA, address_of
-from tileweave.index.sizes import Sizes, plain
+from tileweave.index.sizes import Sizes, plain, shared
 from tileweave.kept import cached_property
 from tileweave.teir.analysis.calls import bounds
 from tileweave.teir.analysis.lower import General
@@ -372,11 +372,12 @@ class _Emitter:
     def may_start(self, op: MergedOp, elements: tuple[Element, ...], threads: int) -> bool:
         """Whether sums begin with what the output starts from."""
         sizes = self.module.sizes
-        outcome = may_start(as_numbers(op), elements, self.target, threads, self.settings)
+        like = with_sizes(op, [0] * len(sizes_of(op)))
+        starts = shared(may_start_of, like, elements, self.target, threads, self.settings)
+        outcome: bool = starts(tuple(sizes_of(as_numbers(op))))
 
         def same(given: tuple[int, ...], _near: bool) -> tuple[int, ...] | None:
-            now = may_start(with_sizes(op, given), elements, self.target, threads, self.settings)
-            return () if now == outcome else None
+            return () if starts(given) == outcome else None
 
         if sizes is not None and sizes.follows:
             sizes.answers(same, sizes_of(op))

@@ -363,7 +363,7 @@ class BlockPlaces:
         split = np.split(order, np.flatnonzero(np.diff(number[order])) + 1)
         return [AlikeTasks(kind, at, self.table.tasks[int(kind.numbers[at[0]])]) for at in split]
 
-    def _spans(self) -> tuple[IntArray, IntArray]:
+    def spans(self) -> tuple[IntArray, IntArray]:
         """The first and the last task that uses each buffer; the last of one that nobody uses is -1."""
         table = self.table
         first, last = np.full(len(self._sizes), table.count), np.full(len(self._sizes), -1)
@@ -395,7 +395,7 @@ class BlockPlaces:
         large = [n for n in once(self._buffer[blocks]).tolist() if not any((one == n).any() for one in inside)]
         if not large:
             return
-        first, last = self._spans()
+        first, last = self.spans()
         kind_of = {int(self._buffer[n]): self.holds[self.hold[n]].kind for n in blocks.tolist()}
         read, made = self._last_reads(), self._first_writes()
         found: dict[int, int] = {}
@@ -451,7 +451,7 @@ class BlockPlaces:
         """From the beginning of the arena, or of the result, to that of a block, in bytes."""
         if not self._sizes:
             return
-        first, last = self._spans()
+        first, last = self.spans()
         used = np.flatnonzero(last >= 0)
         sizes = np.array(self._sizes, np.int64)[used]
         spans = zip(sizes.tolist(), first[used].tolist(), last[used].tolist(), strict=True)
@@ -490,6 +490,15 @@ class BlockPlaces:
 
     def _array(self, buffer: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         return np.ndarray(shape, dtype, self._memory, int(self._start[buffer]))
+
+    def buffer_of(self, number: int) -> int:
+        """The number of the buffer that has the block of a task; -1 where none of the arena has."""
+        return int(self._buffer[number])
+
+    @property
+    def gathers(self) -> Mapping[int, IntArray]:
+        """Number of a read -> the buffer of each task that puts it together, or -1."""
+        return self._gathers
 
     def gathered(self, number: int, k: int) -> Array:
         """The buffer in which a task puts together a read of it."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 from tileweave.kept import keep_last
@@ -275,6 +276,15 @@ def numbers_of(program: Program) -> list[float]:
     for axis in program.axes:
         found += [axis.extent, *filter(None, axis.strides)]
     return found + [number for number in map(number_of, program.primitives) if number is not None]
+
+
+def with_numbers(program: Program, numbers: Sequence[float]) -> Program:
+    """The program of the same kind of which these are `numbers_of`."""
+    rest: Iterator[Any] = iter(numbers)
+    tensors = [replace(s, size_bytes=next(rest)) if s.role == "scratch" else s for s in program.tensors]
+    axes = [replace(a, extent=next(rest), strides=tuple([s and next(rest) for s in a.strides])) for a in program.axes]
+    every = [p if number_of(p) is None else replace(p, metadata=(("value", next(rest)),)) for p in program.primitives]
+    return replace(program, tensors=tuple(tensors), axes=tuple(axes), primitives=tuple(every))
 
 
 def sizes_fit(program: Program) -> bool:

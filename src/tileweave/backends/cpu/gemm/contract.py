@@ -6,9 +6,8 @@ tensor it writes. All others are cut (`gett`), and their blocks (`chunk`) become
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from tileweave.backends.cpu.gemm.block import BlockWriter
 from tileweave.backends.cpu.gemm.blocking import (
@@ -28,7 +27,7 @@ from tileweave.backends.cpu.llvm.products import multiply_add
 from tileweave.backends.cpu.memory import rounded
 from tileweave.backends.cpu.target.settings import DEFAULT, Settings
 from tileweave.backends.cpu.target.target import Target
-from tileweave.index.sizes import unrecorded
+from tileweave.index.sizes import shared, unrecorded
 from tileweave.teir.merged.form import MergedOp, Mode, sizes_of
 from tileweave.teir.merged.form import with_sizes as with_numbers
 
@@ -101,10 +100,10 @@ def emit_contraction(
         if module.sizes.follows:
             first, like = decided, with_numbers(op, [0] * len(sizes_of(op)))
             which = axes_of(first)[0], tile_of(first)[0]
+            blocked = shared(_blocked, like, elements, target, threads, settings)
 
             def numbers(given: tuple[int, ...], near: bool) -> tuple[int, ...] | None:
-                c = _blocked(like, given, elements, target, threads, settings)
-                (axes, extents), (tile, own) = axes_of(c), tile_of(c)
+                c, (axes, extents), (tile, own) = blocked(given)
                 if axes != which[0]:
                     return None
                 blocks = own if tile == which[1] else cut_near(c, first, starts=start) if near else None
@@ -125,12 +124,12 @@ def emit_contraction(
     return notes
 
 
-@lru_cache(16)
 def _blocked(
-    like: MergedOp, sizes: tuple[int, ...], elements: tuple[Element, ...], target: Target, threads: int, how: Settings
-) -> ProductBlocking:
-    """How a product of some sizes is blocked; once for all texts that are asked for these sizes."""
-    return block_product(with_numbers(like, sizes), elements, target, threads, how)
+    like: MergedOp, elements: tuple[Element, ...], target: Target, threads: int, how: Settings, sizes: tuple[int, ...]
+) -> tuple[ProductBlocking, tuple[Hashable, list[int]], tuple[Hashable, list[int]]]:
+    """How a product of some sizes is blocked, its axes and its tile."""
+    c = block_product(with_numbers(like, sizes), elements, target, threads, how)
+    return c, axes_of(c), tile_of(c)
 
 
 def as_numbers(op: MergedOp) -> MergedOp:
@@ -145,7 +144,17 @@ def may_start(op: MergedOp, elements: tuple[Element, ...], target: Target, threa
     """
     if op.operands[2] in op.operands[:2] or elements[3] != elements[2]:
         return False
-    return starts_in(op, block_product(without_start(op), elements[:3], target, threads, settings))
+    alone = without_start(op)
+    sizes = tuple(sizes_of(alone))
+    blocked = shared(_blocked, with_numbers(alone, [0] * len(sizes)), elements[:3], target, threads, settings)
+    return starts_in(op, blocked(sizes)[0])
+
+
+def may_start_of(
+    like: MergedOp, elements: tuple[Element, ...], target: Target, threads: int, how: Settings, sizes: tuple[int, ...]
+) -> bool:
+    """`may_start` for an operation of these sizes."""
+    return may_start(with_numbers(like, sizes), elements, target, threads, how)
 
 
 def starts_in(op: MergedOp, c: ProductBlocking) -> bool:

@@ -204,6 +204,9 @@ class BindsArrays(Protocol):
     def bind(self, arrays: Sequence[Array]) -> Bound:
         """The kernel on these arrays."""
 
+    def bind_at(self, addresses: Sequence[int]) -> Bound:
+        """As `bind`, on arrays that are known to fit, at these addresses."""
+
 
 class NativeCalls:
     """Prepared calls; see `tileweave.backends.calls.Calls`.
@@ -222,7 +225,13 @@ class NativeCalls:
 
     def add(self, kernel: BindsArrays, arrays: Sequence[Array]) -> int:
         """A call, by number; the arrays are checked."""
-        bound = kernel.bind(arrays)
+        return self._with(kernel.bind(arrays))
+
+    def add_at(self, kernel: BindsArrays, addresses: Sequence[int]) -> int:
+        """As `add`, on arrays at these addresses that are known to fit."""
+        return self._with(kernel.bind_at(addresses))
+
+    def _with(self, bound: Bound) -> int:
         if self._memory is None or self._memory.size < bound.work_bytes:
             self._memory = Block(max(4096, -(-bound.work_bytes // 4096) * 4096))
             for one in self._kernels:

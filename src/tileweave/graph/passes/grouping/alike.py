@@ -29,7 +29,7 @@ from tileweave.graph.ir.nodes import (
     Source,
     Tensor,
 )
-from tileweave.graph.ir.select import unsqueeze
+from tileweave.graph.ir.select import full, unsqueeze
 from tileweave.graph.ops.contract import linear
 from tileweave.graph.ops.fused import fused, once_more
 from tileweave.graph.ops.grouped.attention import attended
@@ -47,7 +47,7 @@ class Descent:
     """What became of a graph's nodes, pass by pass; `watch` is for `tileweave.graph.passes.rewrite.rewrite`."""
 
     def __init__(self, graph: Graph) -> None:
-        nodes = _plain(graph)
+        nodes = plain_nodes(graph)
         self._is: dict[Node, set[int]] = {node: {k} for k, node in enumerate(nodes)}
         self._stands: dict[Node, set[int]] = {node: {k} for k, node in enumerate(nodes) if isinstance(node, Tensor)}
 
@@ -63,11 +63,12 @@ class Descent:
     def places(self, graph: Graph) -> tuple[Places, ...]:
         """Of the nodes of the result."""
         return tuple(
-            (tuple(sorted(self._is.get(node, ()))), tuple(sorted(self._stands.get(node, ())))) for node in _plain(graph)
+            (tuple(sorted(self._is.get(node, ()))), tuple(sorted(self._stands.get(node, ()))))
+            for node in plain_nodes(graph)
         )
 
 
-def _plain(graph: Graph) -> list[Node]:
+def plain_nodes(graph: Graph) -> list[Node]:
     """The nodes but for signatures: two of them may be equal for some extents only."""
     return [node for node in graph.nodes() if not isinstance(node, Signature)]
 
@@ -84,7 +85,7 @@ def alike(first: Graph, result: Graph, places: Sequence[Places], graph: Graph) -
     Returns:
         None where the graphs differ otherwise, an extent is 1 or 0 in one of them only, or a constructor refuses.
     """
-    old, now = _plain(first), _plain(graph)
+    old, now = plain_nodes(first), plain_nodes(graph)
     if len(old) != len(now):
         return None
     numbers = _numbers(old, now, frozenset[int]().union(*(same for same, _ in places)))
@@ -92,7 +93,7 @@ def alike(first: Graph, result: Graph, places: Sequence[Places], graph: Graph) -
         return None
     new: dict[Node, Node] = {}
     try:
-        for node, (same, stands) in zip(_plain(result), places, strict=True):
+        for node, (same, stands) in zip(plain_nodes(result), places, strict=True):
             found = {_moved(now[k], node, new) for k in same} or {_remade(node, new, numbers)}
             made = found.pop()
             wrong = any(cast("Tensor", made).type != cast("Tensor", now[k]).type for k in stands)
@@ -210,7 +211,7 @@ def _remade(node: Node, new: Mapping[Node, Node], numbers: Mapping[Any, Any]) ->
     given = [cast("Tensor", new[x]) for _, x in node.inputs]
     known: dict[str, Any] = dict(node.parameters)
     if isinstance(node, Selector):
-        if node.kind == FULL and known["value"] == 0:  # the bias of a product without one; `linear` checks its shape
+        if node.kind == FULL and known["value"] == 0:  # the bias of a product without one
             return node
         if node.kind != "unsqueeze":
             return None
@@ -234,7 +235,10 @@ def _remade(node: Node, new: Mapping[Node, Node], numbers: Mapping[Any, Any]) ->
         case "attention":
             made = attended(given[0], given[1], given[2], given[3:], known["letters"], _with(known["program"], numbers))
         case "linear" | "linear_relu" if len(given) == 3:
-            found = linear(*given).producer
+            x, w, bias = given
+            if isinstance(bias.producer, Selector) and bias.producer.kind == FULL:  # of a product that has none
+                bias = full(w.shape[1:], cast("Any", bias.producer.parameter("value")), bias.dtype)
+            found = linear(x, w, bias).producer
             return replace(cast("Operation", found), operator=node.operator)
         case name if is_elementwise(name):
             made = once_more(name, given, node.outputs[0][1].dtype.name)

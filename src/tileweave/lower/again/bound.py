@@ -1,0 +1,380 @@
+"""A plan's run for other extents, computed from its outline.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
+from operator import mul
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from tileweave.backends.base import Arranged, backend
+from tileweave.backends.calls import Apart, Calls, Wanted
+from tileweave.backends.host import address_of, empty, owner
+from tileweave.lower import actions
+from tileweave.lower.actions import CallSegment, Found
+from tileweave.lower.again.form import GraphForm
+from tileweave.lower.again.outline import Outline, PutTogether, SeenAs, TaskWork, pieces_of, window_extents
+from tileweave.lower.execute import COPIES
+from tileweave.lower.reads import call_of
+from tileweave.lower.values import Slot, place_in_time, stand_in, untouched
+
+Array = np.ndarray[Any, Any]
+ARENA, THERE = -1, -2
+"""Where something lies: in the arena, or at an address; else in an object of a run, by number."""
+
+
+class ArrayPlace(NamedTuple):
+    """Where an array lies.
+
+    Args:
+        where: `ARENA`, `THERE`, or the number of an object of the run.
+        offset_bytes: of its first element, from the beginning of the arena or the object's first element; or its
+            address.
+        shape: extents.
+        strides: in bytes.
+        array: that holds it, where it is at an address.
+    """
+
+    where: int
+    offset_bytes: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    array: Array | None = None
+
+
+class _Otherwise(Exception):
+    """A decision falls otherwise than it did."""
+
+
+def dense(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
+    """The strides of an array in row-major order, in bytes."""
+    return tuple([*accumulate(shape[:0:-1], mul, initial=width)][::-1]) if shape else ()
+
+
+class AgainBinding:
+    """What a run does for a graph, as `tileweave.lower.binding.TaskBinding`.
+
+    Args:
+        outline: of a plan of a graph of the same form.
+        form: of the graph.
+        arrays: for each source that every run brings, one that lies as it will.
+    """
+
+    python_steps = combined = in_columns = outputs = 0
+
+    def __init__(self, outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> None:
+        self._outline, self._form, self._arrays = outline, form, arrays
+        sizes = form.sizes
+        if any(sizes[k] != value for k, value in outline.still):
+            raise _Otherwise
+        for one, other in outline.alike:
+            if form.order[one].parameters != form.order[other].parameters:
+                raise _Otherwise
+        self.bound, self.first_result = tuple(range(len(arrays))), len(arrays)
+        kinds = [(shaped.of(form), dtype) for shaped, dtype in outline.results]
+        self.results = [np.ndarray(n, dtype, untouched(prod(n) * dtype.itemsize)) for n, dtype in kinds]
+        self.calls: dict[str, Calls] = {COPIES: backend(COPIES).calls()}
+        self._native: Any = self.calls[COPIES]
+        self._segment = CallSegment(COPIES)
+        self._held: list[Any] = []
+        self._shapes = [work.made.of(form) for work in outline.works]
+        self._blocks: dict[int, ArrayPlace] = {}
+        self._puts: dict[tuple[int, int], tuple[tuple[int, ...], list[tuple[int, int, Any]]]] = {}
+        self._constants = [form.order[place].data.array for place in outline.sources if place not in outline.bound]
+        self._lay_out()
+        for work, shape in zip(outline.works, self._shapes, strict=True):
+            self._add(work, shape)
+        self.apart = self._apart()
+        self.kernels, self.fixed = len(self._segment.calls), len(outline.fixed)
+        self.found: list[Found] = [(self._segment.tasks[-1], self._segment)] if self._segment.calls else []
+
+    @property
+    def kept(self) -> list[Any]:
+        """What has to stay alive."""
+        return [*self._held, *self._constants]
+
+    @property
+    def bytes(self) -> int:
+        """Of all that is kept between runs."""
+        return sum([one.nbytes for one in self._held if isinstance(one, np.ndarray)])
+
+    gathered_bytes = np.zeros(0, np.int64)
+
+    def wanted(self) -> list[Wanted]:
+        """As `TaskBinding`."""
+        return [
+            *actions.wanted_of(self._arrays, False),
+            *actions.wanted_of(self.results, True, self.first_result),
+        ]
+
+    # ---- places -----------------------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        """Places the buffers of the arena."""
+        form, outline = self._form, self._outline
+        spans = [(prod(b.shaped.of(form)) * b.width_bytes, b.first, b.last) for b in outline.buffers]
+        held = sum([size for size, _, _ in spans]) + sum([one.nbytes for one in self.results])
+        if held > outline.memory_bytes:
+            raise _Otherwise
+        self._starts, self.arena_bytes = place_in_time(spans)
+        self._memory = empty((max(self.arena_bytes, 1 << 16),), np.uint8) if spans else None
+        self._base = 0 if self._memory is None else address_of(self._memory)
+        self._held.append(self._memory)
+
+    def _block(self, task: int) -> ArrayPlace:
+        """Where the block of a task lies."""
+        found = self._blocks.get(task)
+        if found is None:
+            found = self._blocks[task] = self._home(task)
+        return found
+
+    def _home(self, task: int) -> ArrayPlace:
+        outline, form = self._outline, self._form
+        if task in outline.fixed:
+            return _there(outline.fixed[task])
+        if task in outline.views:
+            one, shaped = outline.views[task]
+            seen = self._sight(cast("SeenAs", one.seen), one.shaped.of(form), one.dtype)
+            walked = zip(seen.shape, seen.strides, dense(seen.shape, one.dtype.itemsize), strict=True)
+            shape = shaped.of(form)
+            if any(n != 1 and a != b for n, a, b in walked) or prod(shape) != prod(seen.shape):
+                raise _Otherwise
+            return ArrayPlace(seen.where, seen.offset_bytes, shape, dense(shape, one.dtype.itemsize), seen.array)
+        work, home = outline.works[outline.at[task]], outline.homes[task]
+        shape, width = work.made.of(form), work.dtype.itemsize
+        if home.result >= 0:
+            if self.results[home.result].size != prod(shape) or self.results[home.result].dtype != work.dtype:
+                raise _Otherwise
+            return ArrayPlace(self.first_result + home.result, 0, shape, dense(shape, width))
+        start, strides = self._starts[home.buffer], dense(shape, width)
+        if home.inside is not None:
+            whole, pieces = self._put(*home.inside)
+            (box,) = [piece.box for made, _, piece in pieces if made == task]
+            strides = dense(whole, width)
+            start += sum([a * s for a, s in zip(box.start, strides, strict=True)])
+        return ArrayPlace(ARENA, start, shape, strides)
+
+    def _put(self, task: int, k: int) -> tuple[tuple[int, ...], list[tuple[int, int, Any]]]:
+        """The extents of a read that is put together, and its pieces."""
+        found = self._puts.get((task, k))
+        if found is None:
+            one = self._outline.works[self._outline.at[task]].inputs[k]
+            put = cast("PutTogether", one.seen)
+            pieces = pieces_of(self._form, put.shaped, self._outline.leaves)
+            if pieces is None or [piece[:2] for piece in pieces] != [piece[:2] for piece in put.pieces]:
+                raise _Otherwise
+            found = self._puts[task, k] = put.shaped.of(self._form), pieces
+        return found
+
+    def _leaf(self, task: int, source: int) -> ArrayPlace:
+        """Where a block or a source lies."""
+        if task >= 0:
+            return self._block(task)
+        place = self._outline.sources[source]
+        if place not in self._outline.bound:
+            return _there(self._form.order[place].data.array)
+        number = self._outline.bound.index(place)
+        array = self._arrays[number]
+        return ArrayPlace(number, 0, array.shape, array.strides)
+
+    def _sight(self, seen: SeenAs, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayPlace:
+        """Where what is seen lies."""
+        if seen.fill != -1:
+            return self._filled(seen.fill[0] if isinstance(seen.fill, tuple) else self._value(seen.fill), shape, dtype)
+        leaf = self._leaf(seen.task, seen.source)
+        if seen.rows is None:
+            return leaf if leaf.shape == shape else leaf._replace(shape=shape)
+        strides, at = _along(seen.rows, leaf.strides, len(shape)), leaf.offset_bytes
+        offset = seen.offset(self._form)
+        if offset is not None:
+            at += sum([a * s for a, s in zip(offset, leaf.strides, strict=True)])
+        return ArrayPlace(leaf.where, at, shape, strides, leaf.array)
+
+    def _value(self, place: int) -> Any:
+        return self._form.order[place].parameters[0][1]
+
+    def _filled(self, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayPlace:
+        held = np.asarray(value).astype(dtype)
+        self._held.append(held)
+        return ArrayPlace(THERE, address_of(held), shape, (0,) * len(shape), held)
+
+    def _address(self, place: ArrayPlace) -> int:
+        if place.where < 0:
+            return place.offset_bytes + (self._base if place.where == ARENA else 0)
+        return address_of(self._object(place.where)) + place.offset_bytes
+
+    def _object(self, number: int) -> Array:
+        """An array that lies as an object of the run does."""
+        return self._arrays[number] if number < self.first_result else self.results[number - self.first_result]
+
+    def _array(self, place: ArrayPlace, dtype: np.dtype[Any]) -> Array:
+        """An array at a place."""
+        held = place.array if place.where == THERE else self._memory if place.where == ARENA else None
+        return _at(self._address(place), place, dtype, self._object(place.where) if held is None else held)
+
+    # ---- calls ------------------------------------------------------------------------------------------------------
+
+    def _add(self, work: TaskWork, made: tuple[int, ...]) -> None:
+        """Adds what a run does for a task."""
+        form, outline = self._form, self._outline
+        shapes = [one.shaped.of(form) for one in work.inputs]
+        alone = work.amount.alone(shapes, made)
+        if alone is None:
+            raise _Otherwise
+        threads = 1 if alone else outline.threads
+        places = [self._input(work, k, shape, made) for k, shape in enumerate(shapes)]
+        target = self._block(work.number)
+        if work.programs is None:
+            self._call(work, places, target)
+            return
+        lies = [(one.dtype, at.shape, at.strides) for one, at in zip(work.inputs, places, strict=True)]
+        constants = [self._value(place) for place in work.programs.constants]
+        kernel: Any = work.programs.kernel(COPIES, constants, lies, (work.dtype, made, target.strides), threads)
+        given = [target if k < 0 else places[k] for k in work.order]
+        addresses = [self._address(place) for place in given]
+        if work.programs.constant and hasattr(kernel, "arranged"):
+            known = [
+                self._array(place, work.inputs[k].dtype) if k >= 0 and place.where == THERE else None
+                for k, place in zip(work.order, given, strict=True)
+            ]
+            for k, array in enumerate(cast("Arranged", kernel).arranged(known)):  # type: ignore[arg-type]
+                if array is not known[k]:
+                    self._held.append(array)
+                    addresses[k] = address_of(array)
+                    given[k] = ArrayPlace(THERE, addresses[k], (), ())
+        self._check(kernel, given)
+        self._point(self._native.add_at(kernel, addresses), given, work.number)
+
+    def _input(self, work: TaskWork, k: int, shape: tuple[int, ...], made: tuple[int, ...]) -> ArrayPlace:
+        one = work.inputs[k]
+        if not isinstance(one.seen, PutTogether):
+            return self._sight(one.seen, window_extents(shape, made, one.window) if one.window else shape, one.dtype)
+        whole, pieces = self._put(work.number, k)
+        strides = dense(whole, one.dtype.itemsize)
+        start = self._starts[one.seen.buffer]
+        for (task, source, piece), (_, _, there) in zip(pieces, one.seen.pieces, strict=True):
+            if there:
+                continue
+            at = start + sum([a * s for a, s in zip(piece.box.start, strides, strict=True)])
+            target = ArrayPlace(ARENA, at, piece.box.shape, strides)
+            if piece.origin is None:
+                found = self._filled(piece.fill, piece.box.shape, one.dtype)
+            else:
+                leaf = self._leaf(task, source)
+                seen = _along(piece.map.matrix, leaf.strides, len(piece.box.shape))
+                first = sum([a * s for a, s in zip(piece.map(piece.box.start), leaf.strides, strict=True)])
+                found = ArrayPlace(leaf.where, leaf.offset_bytes + first, piece.box.shape, seen, leaf.array)
+            both = [self._array(found, one.dtype), self._array(target, one.dtype)]
+            move = backend(COPIES).mover(*both, self._outline.threads)  # type: ignore[attr-defined]
+            if move is None:
+                raise _Otherwise
+            self._point(self._native.add(move, both), [found, target], work.number)
+        return ArrayPlace(ARENA, start, whole, strides)
+
+    def _call(self, work: TaskWork, places: Sequence[ArrayPlace], target: ArrayPlace) -> None:
+        """Adds a call of code for any sizes."""
+        arrays = [self._array(place, one.dtype) for place, one in zip(places, work.inputs, strict=True)]
+        held = [array if place.where == THERE else None for place, array in zip(places, arrays, strict=True)]
+        made = self._array(target, work.dtype)
+        call, new = call_of(work.step, arrays, held, made, self._outline.threads)
+        if call is None:
+            raise _Otherwise
+        given = [x if array is None else array for x, array in zip(arrays, new, strict=True)]
+        self._held += given
+        self._point(self._native.add(call, [*given, made]), [*places, target], work.number)
+
+    def _point(self, call: int, given: Sequence[ArrayPlace], number: int) -> None:
+        segment = self._segment
+        for k, place in enumerate(given):
+            if place.where >= 0:
+                slot = Slot(place.where, None, self._object(place.where))
+                segment.points.append((call, k, slot, place.offset_bytes))
+        segment.calls.append(call)
+        segment.tasks.append(number)
+
+    def _check(self, kernel: Any, given: Sequence[ArrayPlace]) -> None:
+        """That what a kernel touches lies in the arena or in an object."""
+        for place, (low, high) in zip(given, kernel.spans, strict=True):
+            if place.where == THERE:
+                continue
+            least, most = (0, self.arena_bytes) if place.where == ARENA else self._reach(place.where)
+            if place.offset_bytes + low < least or place.offset_bytes + high > most:
+                raise _Otherwise
+
+    def _reach(self, number: int) -> tuple[int, int]:
+        """The bytes of the memory that an object is a part of, from its first element."""
+        one = self._object(number)
+        if one.flags.c_contiguous:
+            return 0, one.nbytes
+        low, high = np.lib.array_utils.byte_bounds(owner(one))
+        return low - address_of(one), high - address_of(one)
+
+    def _apart(self) -> Apart:
+        """What must not share memory in a run."""
+        outline, read, fits = self._outline, list[tuple[int, Array]](), dict[int, Array]()
+        for number, held in enumerate(outline.sources):
+            if held in outline.bound:
+                place = outline.bound.index(held)
+                fits[number] = self._arrays[place]
+                read.append((place, self._arrays[place]))
+            else:
+                read.append((-1, self._form.order[held].data.array))
+        lie = [(one.dtype, one.shape, one.strides) for one in self.results]
+        over = [
+            frozenset([k for k in may if (fits[k].dtype, fits[k].shape, fits[k].strides) == own])
+            for may, own in zip(outline.over, lie, strict=True)
+        ]
+        return Apart(read, self.results, len(self._arrays), over)
+
+
+def bind_again(outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> AgainBinding | None:
+    """What a run does for a graph of the form of an outline, on arrays that lie like these; None where a decision falls
+    otherwise than for the plan that the outline is of.
+
+    Args:
+        outline: of a plan.
+        form: of the graph.
+        arrays: for each of `Outline.bound`.
+    """
+    for place, one in zip(outline.bound, arrays, strict=True):
+        kind = form.order[place].type
+        if one.dtype is not kind.dtype or not one.flags.aligned or any(s % one.itemsize for s in one.strides):
+            return None
+    try:
+        return AgainBinding(outline, form, [*map(stand_in, arrays)])
+    except _Otherwise:
+        return None
+
+
+def _there(array: Array) -> ArrayPlace:
+    return ArrayPlace(THERE, address_of(array), array.shape, array.strides, array)
+
+
+def _along(rows: Sequence[Sequence[int]], strides: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The strides of what is seen through a map."""
+    found = [0] * rank
+    for row, stride in zip(rows, strides, strict=True):
+        for k, c in enumerate(row):
+            if c:
+                found[k] += c * stride
+    return tuple(found)
+
+
+class _Memory:
+    """A stretch of memory as NumPy's array interface names it."""
+
+    def __init__(self, interface: dict[str, Any], base: Array) -> None:
+        self.__array_interface__, self.base = interface, base
+
+
+def _at(address: int, place: ArrayPlace, dtype: np.dtype[Any], base: Array) -> Array:
+    """An array of a type at an address, in the memory of another one."""
+    plain = np.dtype(f"V{dtype.itemsize}")  # what has no name there is seen as what it is behind that
+    about = {"shape": place.shape, "strides": place.strides, "typestr": plain.str, "version": 3}
+    return np.asarray(_Memory({**about, "data": (address, False)}, base)).view(dtype)

@@ -1,0 +1,106 @@
+"""Graphs that were run, by their forms: a further one that differs in extents alone is bound to what is known.
+
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tileweave.graph import Graph, Source
+from tileweave.kept import keep_last
+from tileweave.lower.again.bound import bind_again
+from tileweave.lower.again.form import GraphForm, form_of
+from tileweave.lower.again.outline import Outline
+from tileweave.lower.again.outlining import outline_of
+from tileweave.lower.binding import TaskBinding
+from tileweave.lower.executable import Executable
+from tileweave.lower.forms import descent_of
+from tileweave.runtime.direct import Found, Idle, Watch
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownForms:
+    """What is known of some graphs.
+
+    Args:
+        brought: whether every run brings the array of a source of these graphs.
+        most: how many forms are known, the last used ones, and how many bindings.
+        most_bytes: that bindings hold, and constants of the forms.
+        outlines: by form; None where one was met once, or where nothing can be said of it.
+        bindings: by form, sizes and how arrays lie: what runs use, and the bytes that it holds.
+    """
+
+    brought: Callable[[Source], bool]
+    most: int
+    most_bytes: int
+    outlines: dict[Hashable, Outline | None] = field(default_factory=dict)
+    bindings: dict[Hashable, tuple[Idle, int]] = field(default_factory=dict)
+
+    def found(self, form: GraphForm, key: Hashable, name: Hashable, arrays: Callable[[int], Array]) -> Found | None:
+        """What runs a graph; None where nothing known serves.
+
+        Args:
+            form: of the graph.
+            key: equal for graphs that are planned and fused alike whatever their extents.
+            name: equal for graphs of one key that have the same sizes.
+            arrays: the array for the source at a place.
+        """
+        outline = self.outlines.get(key)
+        if outline is None:
+            return None
+        given = tuple([arrays(place) for place in outline.bound])
+        which = (key, name, *[(one.strides, one.flags.aligned) for one in given])
+        idle, size = self.bindings.pop(which, (None, 0))
+        executable = None
+        if idle:
+            with suppress(IndexError):  # two runs at once never share one
+                executable = idle.pop()
+        if executable is None:
+            made = bind_again(outline, form, given)
+            if made is None:
+                return None
+            executable = Executable(outline.tasks, made)
+            size = made.bytes
+        idle = idle or Idle()
+        if size <= self.most_bytes:
+            self.bindings[which] = idle, size
+            keep_last(self.bindings, self.most)
+            while sum([size for _, size in tuple(self.bindings.values())]) > self.most_bytes:
+                keep_last(self.bindings, len(self.bindings) - 1)
+        return Found(executable, given, idle)
+
+    def watch(self, form: GraphForm, key: Hashable, memory_bytes: int, *, soon: bool = False) -> Watch | None:
+        """What takes the binding of a graph's plan, for further graphs; None for a form that is met for the first time,
+        unless it is wanted ``soon``."""
+        if key not in self.outlines and not soon:
+            self._keep(key, None)
+            return None
+        own = form.key
+
+        def watch(fused: Graph, made: TaskBinding) -> None:
+            descent = descent_of(fused)
+            if descent is None:
+                return
+            first, places = descent
+            like = form_of(first, self.brought)
+            if like is None or like.key != own:
+                return
+            self._keep(key, outline_of(like, first, fused, places, made, memory_bytes))
+
+        return watch
+
+    def _keep(self, key: Hashable, outline: Outline | None) -> None:
+        self.outlines.pop(key, None)
+        if outline is None or outline.bytes <= self.most_bytes:
+            self.outlines[key] = outline
+        keep_last(self.outlines, self.most)
+        while sum([one.bytes for one in tuple(self.outlines.values()) if one is not None]) > self.most_bytes:
+            keep_last(self.outlines, len(self.outlines) - 1)
