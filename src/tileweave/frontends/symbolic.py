@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tileweave.backends.base import registered
+from tileweave.backends.host import available_threads
 from tileweave.errors import GraphError
 from tileweave.frontends.model import Model
 from tileweave.graph import Hole, Source, Tensor
@@ -25,8 +26,7 @@ from tileweave.planner import Machines, Plan
 from tileweave.planner.machines import machines as make_machines
 from tileweave.planner.simulate import costed
 from tileweave.runtime.api import run, source
-from tileweave.runtime.direct import Watch, check_out
-from tileweave.runtime.direct import run as run_found
+from tileweave.runtime.direct import Watch
 from tileweave.runtime.further.known import KnownForms
 from tileweave.runtime.planned import bound_like, whole
 from tileweave.runtime.prepare import keeping
@@ -208,9 +208,13 @@ class SymbolicModel:
         key = tuple([extents[name] for name in self.dims])
         with nullcontext() if key in self.made else keeping():  # once for all that is made of further extents
             model = self.at(**extents)
-            model.bind(*arrays, **named)  # which says what does not fit
-            given: dict[Any, Any] = {**dict(zip(self.inputs, arrays, strict=False)), **named}
-            values = run(SymbolicPlan(self, None, self.plans), bind=given)
+            bound = model.bind(*arrays, **named)
+            plan = SymbolicPlan(self, None, self.plans)
+            values: Any = plan.computed(key, model, bound, available_threads(), None)
+            if not isinstance(values, list):
+                given: dict[Any, Any] = {**dict(zip(self.inputs, arrays, strict=False)), **named}
+                known = self.plans.get(key)
+                values = run(plan, bind=given) if known is None else run(known, bind=bound)
         return dict(zip(model.outputs, values if isinstance(values, list) else [values], strict=True))
 
     def __str__(self) -> str:
@@ -252,21 +256,25 @@ class SymbolicPlan:
     def further(self, bind: Mapping[Any, Any], threads: int, out: Any) -> list[Any] | Watch | None:
         """The results for arrays of extents that differ from known ones in nothing else; where none are known, what
         takes their plan when that is bound."""
+        extents = self.model.checked(self.model.whole(**bind))
+        model = self.model.at(**extents)
+        return self.computed(tuple(extents.values()), model, model.bind(**bind), threads, out)
+
+    def computed(
+        self, key: tuple[int, ...], model: Model, given: Mapping[Any, Any], threads: int, out: Any
+    ) -> list[Any] | Watch | None:
+        """As `further`, for the extents ``key``, their model, and arrays by source."""
         where = self.machines or make_machines(1)
-        extents = self.model.whole(**bind)
-        key = tuple(self.model.checked(extents).values())
         if key in self.made or len(where) > 1:
             return None
-        model, known = self.model.at(**extents), self.model.known
-        form = _kept(self.model.forms, key, lambda: form_of(model.graph, _brought))
+        known, form = self.model.known, _kept(self.model.forms, key, lambda: form_of(model.graph, _brought))
         if form is None:
             return None
-        given = model.bind(**bind)
         which = form.key, where, threads, registered()
         found = known.found(form, which, key, lambda place: given[Tensor(form.order[place])])
         if found is None:
             return known.watch(form, which, where.machines[0].memory_bytes, soon=True)
-        return run_found(found, check_out(model.graph, [out] if isinstance(out, np.ndarray) else out))
+        return known.ran(found, model.graph, out)
 
     def of(self, extents: Mapping[str, int]) -> Plan:
         """The plan for extents, perhaps without estimates: the steps of one that differs in nothing else are bound, and

@@ -8,10 +8,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 from tileweave.backends.base import ELEMENTS, Decision, OfDevice, backends
-from tileweave.graph import Graph, Operation, Selector, Tensor, join_sinks
+from tileweave.graph import Graph, Operation, Selector, Source, Tensor, join_sinks
 from tileweave.graph.ops.grouped.rows import REDUCTIONS
 from tileweave.graph.passes.grouping.alike import Descent, Places, alike
 from tileweave.graph.passes.grouping.attention import ATTENTION, FEWEST_QUERIES, NARROW_ATTENTION
@@ -85,20 +86,31 @@ def kind_of_graph(graph: Graph, machines: Machines) -> Hashable | None:
     Which extents are equal, or few, and whether there are as many elements as are compiled. None where the sizes of
     single groups decide (see `_pays`).
     """
+    return kind_of_nodes([node for node in graph.nodes() if isinstance(node, Operation | Selector | Source)], machines)
+
+
+def kind_of_nodes(nodes: Sequence[Operation | Selector | Source], machines: Machines) -> Hashable | None:
+    """`kind_of_graph` that reads what these make."""
     seen: dict[int, int] = {}
     found: list[Hashable] = []
     total, least = 0, _rows_wanted(machines)
     scarce = False
-    for node in graph.nodes():
-        if isinstance(node, Tensor):
-            size = node.type.box.size
+    for node in nodes:
+        made = type(node) is Operation
+        types = [kind for _, kind in node.outputs] if made else [node.out if type(node) is Selector else node.type]
+        for kind in types:
+            shape, size = kind.shape, prod(kind.shape)
             total += size
-            shape = tuple([(min(n, FEWEST_QUERIES), seen.setdefault(n, len(seen))) for n in node.shape])
-            found.append((node.dtype, shape, size < ELEMENTS))
-        elif isinstance(node, Operation):
-            words = [value for _, value in node.parameters if isinstance(value, str)]
-            found.append((node.operator, node.index.size < ELEMENTS, *words))
-            scarce = scarce or (node.operator in REDUCTIONS and min(k.box.size for _, k in node.outputs) < least)
+            found.append(kind.dtype)
+            found.append(size < ELEMENTS)
+            for n in shape:
+                found.append(n if n < FEWEST_QUERIES else FEWEST_QUERIES)
+                found.append(seen.setdefault(n, len(seen)))
+        if made:
+            found.append(node.operator)
+            found.append(node.index.size < ELEMENTS)
+            found += [value for _, value in node.parameters if type(value) is str]
+            scarce = scarce or (node.operator in REDUCTIONS and min(prod(k.shape) for k in types) < least)
         else:
             found.append(type(node))
     if scarce and total >= SMALL_GROUP:

@@ -397,6 +397,8 @@ def _given(known: _Target, target: Target | Sequence[Target] | Graph, bind: Mapp
 def _further(target: Any, threads: int, out: Any) -> list[Any] | Watch | None:
     """As `further`, of what has no plan yet."""
     single = isinstance(target, (Tensor, Sink, Graph))
+    if not single and not isinstance(target, (list, tuple)):
+        return None
     if (None, single, *map(id, (target,) if single else target)) in _TARGETS:
         return None
     return further(target, _graph(target), threads, out)

@@ -188,10 +188,8 @@ class AgainBinding:
         if seen.fill != -1:
             return self._filled(seen.fill[0] if isinstance(seen.fill, tuple) else self._value(seen.fill), shape, dtype)
         leaf = self._leaf(seen.task, seen.source)
-        if seen.rows is None:
-            return leaf if leaf.shape == shape else leaf._replace(shape=shape)
-        strides, at = _along(seen.rows, leaf.strides, len(shape)), leaf.offset_bytes
-        offset = seen.offset(self._form)
+        strides = leaf.strides if seen.rows is None else _along(seen.rows, leaf.strides, len(shape))
+        at, offset = leaf.offset_bytes, seen.offset(self._form)
         if offset is not None:
             at += sum([a * s for a, s in zip(offset, leaf.strides, strict=True)])
         return ArrayPlace(leaf.where, at, shape, strides, leaf.array)

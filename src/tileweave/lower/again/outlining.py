@@ -391,12 +391,21 @@ class _Outlining:
         return set(range(starts[place], starts[place + 1]))
 
     def _kept_sizes(self) -> set[int]:
-        """Where selectors begin that rules took into what they made."""
+        """Of what rules took into what they made: where selectors begin, and exponents, small ones of which are written
+        as products."""
         kept = {k for same, _ in self._about.values() for k in same}
         found = set[int]()
         for k, node in enumerate(self._first):
-            if k not in kept and isinstance(node, Selector) and node.parameters[-1][0] == "offset":
+            if k in kept:
+                continue
+            if isinstance(node, Selector) and node.parameters and node.parameters[-1][0] == "offset":
                 found.add(min(self._sizes_of(self._form.places[node])))
+            if isinstance(node, Operation) and node.operator == "power":
+                base = node.input("x1").producer
+                while isinstance(base, Selector) and base.inputs:
+                    base = base.inputs[0][1].producer
+                if isinstance(base, Selector):
+                    found.add(min(self._sizes_of(self._form.places[base])))
         return found
 
     def _constants(self) -> tuple[tuple[int, int], ...]:

@@ -14,10 +14,10 @@ import numpy as np
 from tileweave.backends.base import registered
 from tileweave.graph import ArrayData, Graph, Hole, Source, Tensor
 from tileweave.lower.again.form import form_of
-from tileweave.lower.forms import kind_of_graph
+from tileweave.lower.forms import kind_of_nodes
 from tileweave.lower.reads import never_written
 from tileweave.planner import machines
-from tileweave.runtime.direct import QUICK, Found, Idle, Watch, check_out, run
+from tileweave.runtime.direct import QUICK, Found, Idle, Watch
 from tileweave.runtime.further.known import KnownForms
 
 Array = np.ndarray[Any, Any]
@@ -47,7 +47,7 @@ def further(target: Any, graph: Graph, threads: int, out: Any) -> list[Any] | Wa
     if form is None or any(isinstance(form.order[place].data, Hole) for place in form.bound):
         return None
     where = machines(1)
-    kind = kind_of_graph(graph, where)
+    kind = kind_of_nodes(form.order, where)
     if kind is None:
         return None
     backends = registered()
@@ -55,8 +55,7 @@ def further(target: Any, graph: Graph, threads: int, out: Any) -> list[Any] | Wa
     found = KNOWN.found(form, key, form.sizes, lambda place: form.order[place].data.array)
     if found is None:
         return KNOWN.watch(form, key, where.machines[0].memory_bytes)
-    given = check_out(graph, [out] if isinstance(out, np.ndarray) else out)
-    results = run(replace(found, idle=Idle()), given)
+    results = KNOWN.ran(replace(found, idle=Idle()), graph, out)
     if results is None or type(target) is not Tensor or not _quickly(target, found, threads, backends):
         found.idle.append(found.executable)
     return results

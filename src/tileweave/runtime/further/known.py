@@ -14,6 +14,7 @@ import numpy as np
 
 from tileweave.graph import Graph, Source
 from tileweave.kept import keep_last
+from tileweave.lower.actions import WorkFailed
 from tileweave.lower.again.bound import bind_again
 from tileweave.lower.again.form import GraphForm, form_of
 from tileweave.lower.again.outline import Outline
@@ -21,7 +22,7 @@ from tileweave.lower.again.outlining import outline_of
 from tileweave.lower.binding import TaskBinding
 from tileweave.lower.executable import Executable
 from tileweave.lower.forms import descent_of
-from tileweave.runtime.direct import Found, Idle, Watch
+from tileweave.runtime.direct import Found, Idle, Watch, check_out, run
 
 Array = np.ndarray[Any, Any]
 
@@ -73,9 +74,28 @@ class KnownForms:
         if size <= self.most_bytes:
             self.bindings[which] = idle, size
             keep_last(self.bindings, self.most)
-            while sum([size for _, size in tuple(self.bindings.values())]) > self.most_bytes:
+            while self.bindings and sum([size for _, size in tuple(self.bindings.values())]) > self.most_bytes:
                 keep_last(self.bindings, len(self.bindings) - 1)
         return Found(executable, given, idle)
+
+    @staticmethod
+    def ran(found: Found, graph: Graph, out: Any) -> list[Any] | None:
+        """The results of what was `found`; None as of `direct.run`.
+
+        Args:
+            found: what runs.
+            graph: whose results they are.
+            out: as of `tileweave.run`.
+        """
+        given = check_out(graph, [out] if isinstance(out, np.ndarray) else out)
+        try:
+            if out is not None:
+                return run(found, given)
+            results = found.executable.run(found.arrays)
+        except WorkFailed:  # the run of a plan says why
+            return None
+        found.idle.append(found.executable)
+        return results
 
     def watch(self, form: GraphForm, key: Hashable, memory_bytes: int, *, soon: bool = False) -> Watch | None:
         """What takes the binding of a graph's plan, for further graphs; None for a form that is met for the first time,
@@ -102,5 +122,7 @@ class KnownForms:
         if outline is None or outline.bytes <= self.most_bytes:
             self.outlines[key] = outline
         keep_last(self.outlines, self.most)
-        while sum([one.bytes for one in tuple(self.outlines.values()) if one is not None]) > self.most_bytes:
-            keep_last(self.outlines, len(self.outlines) - 1)
+        held = [0 if one is None else one.bytes for one in tuple(self.outlines.values())]
+        while sum(held) > self.most_bytes and held:
+            keep_last(self.outlines, len(held) - 1)
+            del held[0]

@@ -315,6 +315,10 @@ class NativeCalls:
         self._wanted.clear()
         for call in firsts:
             self._apart(call)
+        if len(calls) < _FEW and not any(self._own[call] for call in calls):
+            places = {kernel: k for k, kernel in enumerate(dict.fromkeys([self._kernel_of[call] for call in calls]))}
+            number = np.array([places[self._kernel_of[call]] for call in calls], np.int64)
+            return [self._kernels[k] for k in places], np.zeros(len(number), np.int64), number
         chosen = np.asarray(calls, np.int64)
         found, number = np.unique(np.array(self._kernel_of, np.int64)[chosen], return_inverse=True)
         own = np.array(self._own, np.int64)[chosen]
@@ -356,13 +360,14 @@ class NativeCalls:
     def _pointed(self, points: Sequence[Point | PointColumns]) -> IntArray:
         """(object, bytes behind its first element, where an environment names the operand); a row per operand."""
         words = list[int]()
-        columns = [_NO_POINTS]
+        columns = list[IntArray]()
         for one in points:
             if isinstance(one, Point):
                 words += one.number, one.offset_bytes, self._named(one.call, one.position)
             else:
                 columns.append(np.stack([one.numbers, one.offset_bytes, one.places], 1))
-        return np.concatenate([np.array(words, np.int64).reshape(-1, 3), *columns])
+        own = np.array(words, np.int64).reshape(-1, 3)
+        return np.concatenate([own, *columns]) if columns else own
 
 
 class NativeRow:
@@ -390,11 +395,13 @@ class NativeRow:
         apart: Apart,
         kept: object,
     ) -> None:
-        named = [_words([len(one.positions), *one.positions]) for one in kernels]
         about = [(one.code.addresses["entry"], one.address, one.fault) for one in kernels]
         entries, envs, where = np.array(about, np.int64).reshape(-1, 3)[number].T
-        places = np.array([ctypes.addressof(one) for one in named], np.int64)[number]
-        rows = _table(np.stack([entries, envs, np.where(own, places, 0), own], 1))
+        named, lists = list[Any](), np.zeros(len(own), np.int64)
+        if own.any():
+            named = [_words([len(one.positions), *one.positions]) for one in kernels]
+            lists = np.where(own, np.array([ctypes.addressof(one) for one in named], np.int64)[number], 0)
+        rows = _table(np.array([entries, envs, lists, own], np.int64).T)
         looked, extents = _looked(wanted)
         objects = 1 + max([about.number for about in wanted] + pointed[:, :1].max(0, initial=-1).tolist(), default=-1)
         tables = ((len(wanted), looked), (len(pointed), _table(pointed)), (len(own), rows))
@@ -463,6 +470,8 @@ def _clock() -> int:
 
 
 _NO_POINTS = np.zeros((0, 3), np.int64)
+_FEW = 128
+"""Calls and points of which a list is sooner gone through than a column is made."""
 
 
 def _looked(wanted: Sequence[Wanted]) -> tuple[Any, Any]:
