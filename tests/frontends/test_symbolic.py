@@ -247,7 +247,7 @@ def test_a_plan_that_is_bound_computes_what_the_program_says(seed):
 
 
 def is_bound(build, extents=(12, 20)) -> bool:
-    """Whether the second extent takes no plan, or one that is bound to the steps for the first; its value is checked."""
+    """Whether the second extent takes no plan, or one bound to the steps for the first; its value is checked."""
     model = tw.program(build, x=((tw.dim("n"), 6), "float32"))
     plan = model.plan()
     for n in extents:

@@ -86,11 +86,12 @@ def kind_of_graph(graph: Graph, machines: Machines) -> Hashable | None:
     Which extents are equal, or few, and whether there are as many elements as are compiled. None where the sizes of
     single groups decide (see `_pays`).
     """
-    return kind_of_nodes([node for node in graph.nodes() if isinstance(node, Operation | Selector | Source)], machines)
+    makes = (Operation, Selector, Source)
+    return kind_of_nodes([node for node in graph.nodes() if isinstance(node, makes)], machines)
 
 
-def kind_of_nodes(nodes: Sequence[Operation | Selector | Source], machines: Machines) -> Hashable | None:
-    """`kind_of_graph` that reads what these make."""
+def kind_of_nodes(nodes: Sequence[Any], machines: Machines) -> Hashable | None:
+    """As `kind_of_graph`, of its operations, selectors and sources."""
     seen: dict[int, int] = {}
     found: list[Hashable] = []
     total, least = 0, _rows_wanted(machines)
