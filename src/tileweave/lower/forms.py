@@ -113,7 +113,7 @@ def kind_of_nodes(nodes: Sequence[Any], machines: Machines) -> Hashable | None:
             found += [value for _, value in node.parameters if type(value) is str]
             scarce = scarce or (node.operator in REDUCTIONS and min(prod(k.shape) for k in types) < least)
         else:
-            found.append(type(node))
+            found.append(type(node).__name__)
     if scarce and total >= SMALL_GROUP:
         return None
     return total < SMALL_GROUP, *found
