@@ -8,6 +8,7 @@ value (``np.asarray(t)``, ``float(t)``, ``np.allclose(t, ..)``), so no gradient 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -78,10 +79,14 @@ def _reflected(name: str) -> Callable[[Any, Any], Tensor]:
     return lambda self, other: _call(name, other, self)
 
 
+_signature = lru_cache(256)(signature)
+
+
 def _as_numpy(name: str, *args: Any, **options: Any) -> Tensor:
     """A public function, called with NumPy's names of arguments; those that only NumPy has must be at their default."""
     function = FUNCTIONS[name]
-    known = signature(function).parameters
+    about = _signature(function)
+    known = about.parameters
     given: dict[str, Any] = {}
     for option, value in options.items():
         own = _NUMPYS.get(option, option)
@@ -92,7 +97,7 @@ def _as_numpy(name: str, *args: Any, **options: Any) -> Tensor:
             legal = f"{', '.join(list(known)[1:])}, or np.asarray(tensor) first"
             raise GraphError(f"{name}(tensor, ..)", problem, legal=legal)
     try:
-        signature(function).bind(*args, **given)
+        about.bind(*args, **given)
     except TypeError as error:
         legal = f"{', '.join(known)}, or np.asarray(tensor) first"
         raise GraphError(f"{name}(tensor, ..)", str(error), legal=legal) from None

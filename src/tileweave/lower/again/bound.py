@@ -15,14 +15,14 @@ import numpy as np
 
 from tileweave.backends.base import Arranged, backend
 from tileweave.backends.calls import Apart, Calls, Wanted
-from tileweave.backends.host import address_of, empty, owner
+from tileweave.backends.host import address_of, empty
 from tileweave.lower import actions
 from tileweave.lower.actions import CallSegment, Found
 from tileweave.lower.again.form import GraphForm
 from tileweave.lower.again.outline import Outline, PutTogether, SeenAs, TaskWork, pieces_of, window_extents
 from tileweave.lower.execute import COPIES
 from tileweave.lower.reads import call_of
-from tileweave.lower.values import Slot, place_in_time, stand_in, untouched
+from tileweave.lower.values import Slot, place_in_time
 
 Array = np.ndarray[Any, Any]
 ARENA, THERE = -1, -2
@@ -78,7 +78,7 @@ class AgainBinding:
                 raise _Otherwise
         self.bound, self.first_result = tuple(range(len(arrays))), len(arrays)
         kinds = [(shaped.of(form), dtype) for shaped, dtype in outline.results]
-        self.results = [np.ndarray(n, dtype, untouched(prod(n) * dtype.itemsize)) for n, dtype in kinds]
+        self.results = [_like(n, dense(n, dtype.itemsize), dtype) for n, dtype in kinds]
         self.calls: dict[str, Calls] = {COPIES: backend(COPIES).calls()}
         self._native: Any = self.calls[COPIES]
         self._segment = CallSegment(COPIES)
@@ -306,11 +306,11 @@ class AgainBinding:
                 raise _Otherwise
 
     def _reach(self, number: int) -> tuple[int, int]:
-        """The bytes of the memory that an object is a part of, from its first element."""
+        """The bytes of an object, from its first element."""
         one = self._object(number)
         if one.flags.c_contiguous:
             return 0, one.nbytes
-        low, high = np.lib.array_utils.byte_bounds(owner(one))
+        low, high = np.lib.array_utils.byte_bounds(one)
         return low - address_of(one), high - address_of(one)
 
     def _apart(self) -> Apart:
@@ -345,7 +345,7 @@ def bind_again(outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> Ag
         if one.dtype is not kind.dtype or not one.flags.aligned or any(s % one.itemsize for s in one.strides):
             return None
     try:
-        return AgainBinding(outline, form, [*map(stand_in, arrays)])
+        return AgainBinding(outline, form, [_like(one.shape, one.strides, one.dtype) for one in arrays])
     except _Otherwise:
         return None
 
@@ -362,6 +362,14 @@ def _along(rows: Sequence[Sequence[int]], strides: Sequence[int], rank: int) -> 
             if c:
                 found[k] += c * stride
     return tuple(found)
+
+
+_LINE = empty((1 << 16,), np.uint8)
+
+
+def _like(shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array that lies as another one, whose elements are never touched: it holds none of its memory."""
+    return _at(address_of(_LINE), ArrayPlace(THERE, 0, shape, strides), dtype, _LINE)
 
 
 class _Memory:
