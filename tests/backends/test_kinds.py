@@ -259,9 +259,9 @@ def test_products_that_begin_with_a_row_share_code(equation: str, dtype: str) ->
         program = teir.emit_contraction(equation, (a, b), out, init=row, relu=clips)
         kernel = cpu.compile(program, threads=1)
         kept.append(kernel)
-        served += bool(kernel._sized)
+        served += bool(kernel._numbers)
         own = cpu.compile(program, threads=1, cache=False)
-        assert own.source == kernel.source or kernel._sized, "only code of other sizes may have other tiles"
+        assert own.source == kernel.source or kernel._numbers, "only code of other sizes may have other tiles"
         arrays = [
             np.random.default_rng(3).standard_normal(high // width).astype(f"f{width}")
             for *_, high in own._checks.wanted
@@ -290,7 +290,7 @@ def test_code_of_other_tiles_serves_for_good_where_it_takes_about_as_long(dtype:
         kernel = cpu.compile(program, threads=1)
         kept.append(kernel)
         family = kernel._family
-        if family is None or not kernel._sized:
+        if family is None or not kernel._numbers:
             continue
         found = family.find(sizes_of(program))
         cut = family.blocked(next(merged(program).operations()))
