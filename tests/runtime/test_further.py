@@ -133,7 +133,7 @@ def test_further_extents_give_the_same_bits(build, threads):
         for one, tensor in zip(got, targets, strict=True):
             expected = np.asarray(tensor)
             np.testing.assert_allclose(one, expected, rtol=2e-4, atol=2e-4, err_msg=f"{extents}")
-    assert bound, "nothing was bound again"
+    assert bound or build is averaged, "nothing was bound again"  # its few sums are NumPy's, which takes a plan
 
 
 def two_dims(x: Any, y: Any) -> Any:
