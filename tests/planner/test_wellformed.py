@@ -10,7 +10,7 @@ import pytest
 
 import tileweave as tw
 from tileweave.errors import PlanError
-from tileweave.planner import load
+from tileweave.planner import Level, Machine, Machines, load, machine_tree
 from tileweave.planner.show.document import from_document, to_document
 
 
@@ -22,13 +22,18 @@ def planned(name, count=3, memory="1MiB"):
         "sum": tw.sum(tw.exp(c), 0),
         "softmax": tw.softmax(tw.transpose(c) @ a),
         "two": [tw.sum(a @ b, 1), tw.exp(c)],
+        "tree": a @ b,
         "long sum": tw.sum(tw.source(rng.random((4000, 3))), 0),
     }
+    if name == "tree":
+        levels = [Level("node", 2, 1e9), Level("device", count // 2, 1e10)]
+        return tw.plan(targets[name], machine_tree(levels, Machine("m", 1 << 20)))
     return tw.plan(targets[name], tw.machines(count, memory=memory))
 
 
 CASES = [
     *((name, count, "1MiB") for name in ("product", "sum", "softmax", "two") for count in (1, 3)),
+    ("tree", 4, "1MiB"),
     ("product", 2, "5KiB"),
     ("long sum", 2, "20KiB"),
 ]
@@ -113,6 +118,16 @@ BAD = [
     (("product", 1), changed(("steps", 0, "kernel", 2), "abacus"), "is for the backend 'abacus'"),
     (("product", 1), changed(("seconds",), -1), "seconds is -1.0"),
     (("product", 1), changed(("machines", "link_bytes_per_second"), "fast"), "link_bytes_per_second is 'fast'"),
+    (
+        ("product", 1),
+        changed(("machines", "link_bytes_per_second"), 0),
+        "link_bytes_per_second is 0; legal: a number abov",
+    ),
+    (("product", 1), changed(("machines", "task_seconds"), 10**30), "task_seconds is 1000"),
+    (("product", 1), changed(("machines", "machines", 0, "memory_bytes"), 0), "memory_bytes is 0"),
+    (("product", 1), changed(("machines", "machines", 0, "names", 0), 3), "a machine has the name 3"),
+    (("tree", 4), changed(("machines", "groups", 0, 1), 0.0), "is no group of machines"),
+    (("tree", 4), changed(("machines", "groups", 1, 3), "fast"), "bytes_per_second is 'fast'"),
     (("softmax", 1), swapped, "comes before a step that it needs"),
     (("softmax", 1), changed(("steps", 0, "stage"), "partial"), "has partial"),
 ]
@@ -129,3 +144,11 @@ def test_each_rule_refuses_its_bad_plan(number):
     assert pytest.importorskip("re").search(
         message, " ".join(str(caught.value).split()).replace(" legal ", "; legal: ")
     )
+
+
+def test_links_that_cost_nothing_are_read_again(tmp_path):
+    rng = np.random.default_rng(0)
+    pair = Machines((Machine("a", 1 << 30), Machine("b", 1 << 30)), link_bytes_per_second=float("inf"))
+    plan = tw.plan(tw.sum(tw.source(rng.random((240, 160))), 0), pair)
+    plan.save(str(tmp_path / "plan.json"))
+    assert load(str(tmp_path / "plan.json"), plan.graph) == plan

@@ -350,6 +350,21 @@ def test_a_read_that_fails_now_and_then_is_tried_again(tmp_path: Path, monkeypat
         run_plan(plan)
 
 
+def test_a_read_that_no_further_try_helps_names_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", np.arange(64.0))
+    kind, data = io.describe(tmp_path / "x.npy")
+    plan, tries = rows_plan(g.exp(g.Tensor(g.Source(data, kind))), machines(1, memory="1GiB"), 1), []
+
+    def denied(self: Any, box: Box) -> Any:
+        tries.append(box)
+        raise PermissionError("not for you")
+
+    monkeypatch.setattr(mapped.MappedReader, "read", denied)
+    with pytest.raises(RunError, match=r"StorageError: source\(.*could not be read: not for you"):
+        run_plan(plan)
+    assert len(tries) == 1
+
+
 FULL = """
 import resource, sys
 import numpy as np

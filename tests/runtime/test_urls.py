@@ -144,6 +144,11 @@ def test_what_will_not_pass_is_said_at_once(server: Flaky, suffix: str) -> None:
     with pytest.raises(StorageError, match=r"source\('http"):
         tw.source(address(server, suffix), key=KEYS.get(suffix, "k"))
     server.failing = 0
+    for content in (b"", b"<html>no such page</html>", np.random.default_rng(0).bytes(5000)):
+        name = f"{next(_NUMBERS)}.{suffix}"
+        (server.folder / name).write_bytes(content)
+        with pytest.raises(StorageError, match=r"source\('http"):
+            tw.source(f"http://127.0.0.1:{server.server_port}/{name}", key=KEYS.get(suffix, "k"))
     assert time.monotonic() - began < sum(retries.RETRY_SECONDS)
 
 

@@ -15,7 +15,7 @@ from tileweave.backends.base import backend
 from tileweave.errors import BackendError, PlanError
 from tileweave.graph import Graph, Operation, Sink, Tensor
 from tileweave.planner.costs import read_terms
-from tileweave.planner.machines.values import MOST_MACHINES
+from tileweave.planner.machines.values import MOST_MACHINES, Machines
 from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Costs, Plan, Step
 from tileweave.planner.streams import needed_steps, read_tensors
@@ -40,6 +40,7 @@ def check_plan(plan: Plan) -> None:
         where = f"the place of source {source.name or 'array'}"
         _is_rank(where, home, len(source.type.shape))
         placement_holds(where, home, home.grid, len(plan.machines), exact=not home.run)
+    machines_are_described(plan.machines)
     numbers_are_numbers(plan)
 
 
@@ -149,25 +150,45 @@ def what_is_read_is_there(steps: tuple[Step, ...]) -> None:
         raise _refused("a step comes before a step that it needs", "dependencies first") from None
 
 
+def machines_are_described(machines: Machines) -> None:
+    """Machines have names, sizes and rates, and groups are of whole machines."""
+    for machine in machines.machines:
+        if not isinstance(machine.name, str) or not isinstance(machine.gpu, str):
+            raise _refused(f"a machine has the name {machine.name!r} and the device {machine.gpu!r}", "texts")
+    for group in machines.groups:
+        if not isinstance(group.name, str) or type(group.first) is not int or type(group.last) is not int:
+            raise _refused(f"{group} is no group of machines", "a name, and numbers of machines")
+    described: list[Any] = [machines, *machines.machines, *machines.groups]
+    for one in described:
+        for name, about in one.__dataclass_fields__.items():
+            value = getattr(one, name)
+            if name in ("name", "gpu", "storage", "machines", "groups") or (value is None and about.default is None):
+                continue
+            for n in [n for row in value for n in row[1:]] if isinstance(value, tuple) else [value]:
+                rate = name.endswith("_per_second") or isinstance(value, tuple)
+                some = rate or name in ("memory_bytes", "cores")
+                if not (_is_number(n) or (rate and n == float("inf"))) or (some and n == 0):
+                    raise _refused(f"{name} is {n!r}", "a number above 0" if some else "a number of 0 or more")
+
+
 def numbers_are_numbers(plan: Plan) -> None:
     """What is said of costs can be shown and compared."""
     found: list[tuple[str, Any]] = [("seconds", plan.seconds), *(("peak_bytes", n) for n in plan.peak_bytes)]
     found += [("gap", plan.gap)] if plan.gap is not None else []
-    texts = ("name", "gpu", "storage", "machines", "groups")
-    described: list[Any] = [plan.machines, *plan.machines.machines]
-    for one in described:
-        for name, about in one.__dataclass_fields__.items():
-            value = getattr(one, name)
-            rows = [n for row in value for n in row[1:]] if isinstance(value, tuple) and name not in texts else [value]
-            found += [(name, n) for n in rows if name not in texts and not n is about.default is None]
     for step in plan.steps:
         found += [(name, getattr(step.costs, name)) for name in Costs.__dataclass_fields__]
     found += [("alternatives", n) for row in plan.alternatives for n in row[1:]]
     for name, value in found:
-        if type(value) not in (int, float) or not 0 <= value < float("inf"):
+        if not _is_number(value):
             raise _refused(f"{name} is {value!r}", "a number of 0 or more")
     if len(plan.peak_bytes) not in (0, len(plan.machines)):
         raise _refused(f"there are {len(plan.peak_bytes)} peaks of memory", f"one per machine: {len(plan.machines)}")
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, int):
+        return type(value) is int and 0 <= value < 1 << 63
+    return isinstance(value, float) and 0 <= value < float("inf")
 
 
 def _box_of(step: Step) -> Box:

@@ -213,11 +213,11 @@ class FileSource:
         try:
             return retries.retried(lambda: self._reader.read(box))
         except Exception as error:
-            if not retries.may_pass(error):
+            again = retries.may_pass(error)
+            if not again and not isinstance(error, OSError):
                 raise
-            tries = len(retries.RETRY_SECONDS) + 1
-            where = f"source({self.data.path!r})"
-            raise StorageError(where, f"it could not be read in {tries} tries: {error}") from error
+            tries = f" in {len(retries.RETRY_SECONDS) + 1} tries" if again else ""
+            raise StorageError(f"source({self.data.path!r})", f"it could not be read{tries}: {error}") from error
 
     def close(self) -> None:
         """Lets go of the file."""

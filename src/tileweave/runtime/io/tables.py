@@ -69,8 +69,19 @@ def _hdf5(path: str, where: str) -> Any:
     h5py = _load("h5py", where)
     if "://" not in path and not Path(path).exists():
         raise StorageError(where, "the file cannot be opened: No such file or directory", legal="a file that exists")
+
+    def opened() -> Any:
+        file = _opened(path)
+        try:
+            return h5py.File(file, "r")
+        except OSError as error:
+            file.close()
+            if "signature" not in str(error):
+                raise
+            raise ValueError(str(error)) from None  # its beginning came: no further try finds another
+
     try:
-        return retried(lambda: h5py.File(_opened(path), "r")) if "://" in path else h5py.File(path, "r")
+        return retried(opened) if "://" in path else h5py.File(path, "r")
     except Exception as error:  # whatever foreign bytes lead the library into
         raise _no_hdf5(where, error) from None
 
