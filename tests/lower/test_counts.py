@@ -59,6 +59,9 @@ def test_what_is_no_count() -> None:
     one = g.equal(g.unsqueeze(x, 1), g.arange(10))
     for no in (tw.sum(one, 1), tw.max(one, 0), tw.sum(g.equal(g.unsqueeze(x, 1), g.arange(1, 11)), 0)):
         assert "cpu: bincount" not in kernels(tw.plan(no))
+    x = np.arange(600).astype("u1")  # numbers of a type that begins anew at 256
+    wrapped = tw.sum(g.equal(g.unsqueeze(tw.source(x), 1), g.arange(300, dtype="u1")), 0)
+    np.testing.assert_array_equal(tw.run(wrapped), (x[:, None] == np.arange(300).astype("u1")).sum(0))
     with pytest.raises(GraphError, match="no length"):
         g.bincount(x, -1)
     out, places = np.zeros(4, "i8"), np.arange(6)
@@ -66,6 +69,16 @@ def test_what_is_no_count() -> None:
         assert not countable(a, b)
         with pytest.raises(BackendError, match="is not counted"):
             Count(1).bind([a, b])
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (3, 0, 4), (0, 3, 4), (0, 0)])
+def test_no_labels_are_counted_as_often_as_there_are_rows(shape: tuple[int, ...]) -> None:
+    x = np.zeros(shape, "i8")
+    for length in (0, 1, 5):
+        for count in range(1, len(shape) + 1):
+            axes = tuple(range(len(shape) - count, len(shape)))
+            found = tw.run(tw.sum(g.one_hot(tw.source(x), length, dtype="i4"), axes))
+            np.testing.assert_array_equal(found, np.zeros((*shape[: len(shape) - count], length)))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -93,6 +106,13 @@ def test_what_is_no_triangle() -> None:
     below = g.less_equal(g.arange(700, dtype="i4"), g.unsqueeze(g.arange(300, dtype="i4"), 1))
     for no in (g.tril(x * 2), g.where(below, x, 1.0), g.where(g.logical_not(below), x, 0.0)):
         assert "cpu: triangle" not in kernels(tw.plan(no))
+    a = -np.ones((300, 700), "f4")  # zeros with a sign, and numbers of a type that begins anew after 127
+    signed = tw.run(g.where(g.less_equal(g.arange(700), g.unsqueeze(g.arange(300) + 1, 1)), tw.source(a), -0.0))
+    np.testing.assert_array_equal(np.signbit(signed), True)
+    a, rows, columns = np.ones((100, 128)), np.arange(100, dtype="i1"), np.arange(128, dtype="i1")
+    below = g.less_equal(g.arange(128, dtype="i1"), g.unsqueeze(g.arange(100, dtype="i1") + 100, 1))
+    expected = columns <= (rows + np.int8(100))[:, None]
+    np.testing.assert_array_equal(tw.run(g.where(below, tw.source(a), 0.0)), expected)
     a = np.ones((4, 5))
     for one, other in ((a[:, ::2], a[:, ::2]), (a, a.astype("f4")), (a[0], a[0])):
         assert not triangular(one, other)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tileweave.graph.ir.nodes import Operation, Selector, Tensor
 from tileweave.graph.ops.along import reshape
 from tileweave.graph.ops.grouped.steps import steps_of
@@ -12,13 +14,24 @@ _ONE_HOT = (["equal"], ["equal", "cast"])
 """The steps that make ones of labels and numbers."""
 
 
+def numbered(tensor: Tensor, extent: int, offset: int = 0) -> bool:
+    """Whether a tensor holds 0, 1, .., extent - 1, in a type of integers that has these with an offset added, too."""
+    made = tensor.producer
+    if not isinstance(made, Operation) or made.operator != "arange" or tensor.dtype.kind not in "iu":
+        return False
+    kind = np.iinfo(tensor.dtype)
+    fits = kind.min <= offset and extent - 1 + max(offset, 0) <= kind.max
+    return fits and tensor.shape == (extent,) and (made.parameter("start"), made.parameter("step")) == (0, 1)
+
+
 def _labels_of(tensor: Tensor, rank: int) -> Tensor | None:
-    """The integers of this rank of which a tensor is the view with one dimension more, at the end."""
+    """The integers of this rank, at least one, of which a tensor is the view with one dimension more, at the end."""
     producer = tensor.producer
     if not isinstance(producer, Selector) or producer.kind != "unsqueeze" or tensor.dtype.kind not in "iu":
         return None
     labels = producer.inputs[0][1]
-    return labels if tensor.shape == (*labels.shape, 1) and len(labels.shape) == rank else None
+    one_more = tensor.shape == (*labels.shape, 1) and len(labels.shape) == rank
+    return labels if one_more and not labels.type.box.empty else None
 
 
 def _counted(tensor: Tensor, context: RewriteContext) -> Tensor | None:
@@ -38,10 +51,8 @@ def _counted(tensor: Tensor, context: RewriteContext) -> Tensor | None:
         return None
     given = [x for _, x in made.inputs]
     for one, other in (given, given[::-1]):
-        labels, numbers = _labels_of(one, rank), other.producer
-        if labels is None or not isinstance(numbers, Operation) or numbers.operator != "arange":
-            continue
-        if (numbers.parameter("start"), numbers.parameter("step")) == (0, 1) and other.shape == ones.shape[-1:]:
+        labels = _labels_of(one, rank)
+        if labels is not None and numbered(other, ones.shape[-1]):
             rows = labels.shape[: rank - len(axes)]
             return bincount(reshape(labels, (*rows, -1)), ones.shape[-1], tensor.dtype)
     return None

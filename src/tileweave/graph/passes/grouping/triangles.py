@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from tileweave.graph.ir.nodes import Operation, Selector, Tensor
 from tileweave.graph.ops.along import triangle
 from tileweave.graph.ops.operators import is_elementwise
+from tileweave.graph.passes.grouping.counts import numbered
 from tileweave.graph.passes.rewrite import RewriteContext, RewriteRule
 
 FEWEST_BYTES = 1024
@@ -17,19 +22,14 @@ def _made_by(tensor: Tensor, name: str) -> Operation | None:
     return producer if isinstance(producer, Operation) and producer.operator == name else None
 
 
+def _is_zero(number: Any) -> bool:
+    """Whether a number is what clears memory: not -0.0."""
+    return bool(number == 0 and not np.signbit(number))
+
+
 def _number(tensor: Tensor) -> object:
     producer = tensor.producer
     return producer.parameter("value") if isinstance(producer, Selector) and producer.kind == "full" else None
-
-
-def _is_count(tensor: Tensor, extent: int) -> bool:
-    """Whether a tensor holds 0, 1, .., extent - 1."""
-    numbers = _made_by(tensor, "arange")
-    return (
-        numbers is not None
-        and tensor.shape == (extent,)
-        and tuple(numbers.parameter(name) for name in ("start", "step")) == (0, 1)
-    )
 
 
 def _triangle(tensor: Tensor, context: RewriteContext) -> Tensor | None:
@@ -38,7 +38,7 @@ def _triangle(tensor: Tensor, context: RewriteContext) -> Tensor | None:
         return None
     truth, x, fill = (where.input(f"x{k}") for k in range(3))
     compared, made = truth.producer, x.producer
-    if _number(fill) != 0 or x.type != tensor.type or not isinstance(compared, Operation):
+    if not _is_zero(_number(fill)) or x.type != tensor.type or not isinstance(compared, Operation):
         return None
     if compared.operator not in _SIDES or (isinstance(made, Operation) and _computes(made)):
         return None
@@ -47,10 +47,10 @@ def _triangle(tensor: Tensor, context: RewriteContext) -> Tensor | None:
     if not isinstance(view, Selector) or view.kind != "unsqueeze" or rows.shape != (tensor.shape[-2], 1):
         return None
     moved = _made_by(view.inputs[0][1], "add")
-    if moved is None or not _is_count(columns, tensor.shape[-1]) or not _is_count(moved.input("x0"), tensor.shape[-2]):
+    offset = None if moved is None else _number(moved.input("x1"))
+    if moved is None or not isinstance(offset, int) or not numbered(moved.input("x0"), tensor.shape[-2], offset):
         return None
-    offset = _number(moved.input("x1"))
-    return triangle(x, offset, _SIDES[compared.operator]) if isinstance(offset, int) else None
+    return triangle(x, offset, _SIDES[compared.operator]) if numbered(columns, tensor.shape[-1]) else None
 
 
 def _computes(operation: Operation) -> bool:
