@@ -229,3 +229,25 @@ def test_places_of_types_that_hold_no_extent(kind: str) -> None:
     np.testing.assert_allclose(nested, sums, rtol=1e-12, err_msg=f"seed {seed}")
     (gradient,) = tw.grad(tw.sum(tw.take(tensor, at)), [tensor])
     np.testing.assert_array_equal(tw.run(gradient), np.bincount(at, minlength=len(x)), err_msg=f"seed {seed}")
+
+
+def test_of_several_updates_of_one_place_the_last_stays_however_arrays_lie_in_memory() -> None:
+    seed = int(np.random.default_rng().integers(1 << 31))
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+
+    def view(x: np.ndarray) -> np.ndarray:
+        ways = (x, np.asfortranarray(x), x[:, ::-1].copy()[:, ::-1], np.broadcast_to(x[:, :1], x.shape))
+        return ways[rng.integers(4)]
+
+    for _ in range(50):
+        rows, extent, count = (int(n) for n in rng.integers(1, 12, 3))
+        x, updates = np.zeros((rows, extent)), view(rng.standard_normal((rows, count)))
+        places = view(rng.integers(0, extent, (rows, count)))
+        along, grid, of_grid = x.copy(), x.copy(), np.stack([places % rows, places], -1)
+        of_grid = [of_grid, np.broadcast_to(of_grid[:, :1], of_grid.shape)][rng.integers(2)]
+        for row, k in np.ndindex(rows, count):
+            along[row, places[row, k]] = updates[row, k]
+            grid[tuple(of_grid[row, k])] = updates[row, k]
+        np.testing.assert_array_equal(tw.run(g.scatter(*map(tw.source, (x, places, updates)), 1)), along)
+        np.testing.assert_array_equal(tw.run(g.scatter_nd(*map(tw.source, (x, of_grid, updates)))), grid)

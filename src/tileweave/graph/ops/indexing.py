@@ -253,6 +253,7 @@ def _begun(inputs: Arrays, out: Array) -> tuple[Array, Array]:
     """Writes x where the result will be, and gives places and updates in memory that is not written."""
     x, indices, updates = inputs["x"], inputs["indices"], inputs["updates"]
     indices, updates = (one.copy() if np.may_share_memory(out, one) else one for one in (indices, updates))
+    indices = np.asarray(indices, order="C")  # NumPy takes places in the order of their memory: the last is to stay
     there, held = (array.__array_interface__["data"][0] for array in (out, x))
     if there != held or out.strides != x.strides:
         out[...] = x
