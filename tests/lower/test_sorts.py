@@ -238,3 +238,18 @@ def test_sorted_values_that_serve_as_places_are_no_places_that_sort() -> None:
     hole = tw.source(shape=x.shape, dtype=x.dtype, name="x")
     taken = g.take_along_axis(hole, g.sort(hole, 1), 1)
     np.testing.assert_array_equal(tw.run(tw.plan(taken), bind={"x": x}), x)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_are_sorted_where_they_lie(threads: int) -> None:
+    seed = int(np.random.default_rng().integers(1 << 31))
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    for _ in range(12):
+        shape = [int(rng.integers(*edges)) for edges in rng.permutation([(17, 60), (500, 3000)])]
+        x, axis = rng.integers(-1000, 1000, shape), int(rng.integers(2))
+        hole = tw.source(shape=shape, dtype="i8", name="x")
+        for ours, numpys in ((g.sort, np.sort), (g.argsort, np.argsort)):
+            held = x.copy()
+            tw.run(tw.plan(ours(hole, axis)), bind={"x": held}, out=held, threads=threads)
+            np.testing.assert_array_equal(held, numpys(x, axis, kind="stable"))

@@ -100,7 +100,8 @@ class Sort:
         self.threads = threads
 
     def bind(self, arrays: Sequence[Array]) -> Bound:
-        """The first array in order, into the second, which shares no memory with it: all, or the first so many."""
+        """The first array in order, into the second, which is that very memory or shares none with it: all of each
+        row, or the first so many."""
         x, out = arrays
         if not sortable(x, out, self.axis):
             raise BackendError("Sort(..)", f"{x.dtype}{x.shape} is not sorted into {out.shape}")

@@ -155,7 +155,7 @@ class _Batch:
         sorted, and of what is written.
         """
         f, word = self.f, self.word
-        rows, lanes = _words(f, "rows", "lanes")
+        rows, lanes, x, out = _words(f, "rows", "lanes", "x", "out")
         sides = (("from", self.keys.width), ("to", self.keys.wanted_bytes))
         alone = f.compare("eq", word["segments"], 1)
         ahead, segment = f.choose(
@@ -164,8 +164,10 @@ class _Batch:
             lambda: [f.add(f.mul("%group", lanes), f.mul("%number", self.lanes)), 0],
             lambda: self._segment(lanes),
         )
-        # whole rows of the last batch are those that end the rows, where there are so many
-        last = f.value(f"select i1 {alone}, i64 {f.sub(rows, self.lanes)}, i64 {f.sub(rows, 1)}")
+        # whole rows of the last batch are those that end the rows, where there are so many, and where no other batch
+        # writes over what this one reads
+        ends = f.both(alone, f.compare("ne", x, out, "ptr"))
+        last = f.value(f"select i1 {ends}, i64 {f.sub(rows, self.lanes)}, i64 {f.sub(rows, 1)}")
         last = f.value(f"select i1 {f.compare('sgt', last, 0)}, i64 {last}, i64 0")
         row = f.min(ahead, last)
         extents = _words(f, *(f"extent_{k}" for k in range(1, RANK)))
