@@ -10,9 +10,10 @@ import tileweave as tw
 from tileweave import graph as g
 from tileweave.backends.base import Decision
 from tileweave.planner import Machine, Machines, make_plan, simulate
-from tileweave.planner.costs import OBJECT_BYTES, ROW_FUNCTIONS
+from tileweave.planner.costs import OBJECT_BYTES, ROW_FUNCTIONS, Arrival, objects_of
 from tileweave.planner.count import EFFICIENCY
 from tileweave.planner.loads import Loads
+from tileweave.planner.placement import Boxes
 from tileweave.planner.rates import Rates
 from tileweave.planner.tasks import tasks
 
@@ -180,3 +181,18 @@ def test_results_come_back_at_a_rate_of_their_own():
     used = Machines((ONE,), driver_bytes_per_second=1e15, driver_result_bytes_per_second=x.type.size_bytes / 10)
     assert 10 < make_plan(g.Graph.of(g.exp(x)), used, decide).seconds < 11
     assert make_plan(g.Graph.of(g.sum(x)), used, decide).seconds < 10
+
+
+@pytest.mark.parametrize("rank", range(1, 8))
+def test_objects_are_the_regions_that_differ(rank):
+    chance = np.random.default_rng(rank)
+    for _ in range(20):
+        count = int(chance.integers(1, 9))
+        low = [chance.choice([0, 1, 12, 5000], count) for _ in range(rank)]
+        some = chance.random(count) < 0.7
+        moved, one = np.where(some, 2 * OBJECT_BYTES, 0), some.astype(np.int64)
+        region = Boxes(low, [at + 1 for at in low], np.ones(count, bool))
+        found = objects_of(Arrival(moved, moved, one, one, one, moved), region)
+        regions = {tuple(at[k] for at in low) for k in range(count) if some[k]}
+        assert found.sum() == pytest.approx(len(regions))
+        assert (found[~some] == 0).all()

@@ -288,7 +288,7 @@ def objects_of(taken: Arrival, region: Boxes) -> Any:
     for low in region.low:
         key = key * KEY + (low if not region.waves else low.reshape(*low.shape[: -region.waves], -1)[..., 0])
     some = taken.moved > 0
-    keys = np.sort(np.where(some, key, -1), -1)
+    keys = np.sort(np.where(some, key & np.iinfo(np.int64).max, -1), -1)  # of many dimensions they overflow
     distinct = (keys[..., 1:] != keys[..., :-1]).sum(-1, keepdims=True) + (keys[..., :1] >= 0)
     large = taken.moved > taken.messages * OBJECT_BYTES
     return taken.messages * large * distinct / np.maximum(some.sum(-1, keepdims=True), 1)

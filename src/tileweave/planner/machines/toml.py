@@ -15,7 +15,7 @@
     exchange_seconds = 5e-3    # of a step that waits for blocks of other machines, however many
     driver_bytes_per_second = 3e9  # of a cluster: from the program, whose arrays it computes on, to all machines
     driver_result_bytes_per_second = 2e9  # and back; as to machines by default
-    driver_object_seconds = 1e-3   # of each of these arrays and results
+    driver_object_seconds = 1e-3   # of each of these arrays and results; counted, as the former, only beside the first
 
     [storage]
     bytes_per_second = 500e6   # sources and sinks, per machine

@@ -154,7 +154,7 @@ class Machines:
         call_seconds: the same where tasks are calls of native code in a row, as those on arrays of one machine are.
         run_seconds: of a run, whatever it computes.
         driver_bytes_per_second: of arrays of the process that runs the plan, on their way to machines, to one after
-            the other; None: each machine has them over its own link.
+            the other; None: each machine has them over its own link, and the two rates that follow count for nothing.
         driver_result_bytes_per_second: of results on their way back; None: as of arrays.
         driver_object_seconds: of each object that either are (`planner.costs.OBJECT_BYTES`), beside its bytes.
         exchange_seconds: of a step on a machine that waits for blocks of others, however many.
