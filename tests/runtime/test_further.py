@@ -270,6 +270,43 @@ def test_constants_of_a_form_are_those_of_each_graph():
         np.testing.assert_allclose(got, np.tanh(x @ read_only(n / 50, n)), rtol=1e-4, atol=1e-5)
 
 
+def test_constants_that_do_not_lie_as_kernels_read_them():
+    random = np.random.default_rng(11)
+
+    def constant(shape: tuple[int, ...], aligned: bool) -> Array:
+        values = random.standard_normal(shape).astype("float32")
+        if not aligned:
+            table = np.zeros(shape, [("mark", "u1"), ("value", "f4")])  # five bytes from one number to the next
+            table["value"] = values
+            table.flags.writeable = False
+            values = table["value"]
+        values.flags.writeable = False
+        return values
+
+    for n in (40, 41, 42, 43, 44, 45):
+        x = random.standard_normal((n, 30)).astype("float32")
+        weights, more = constant((30, n + 9), n < 43), constant((n, 30), n < 43)
+        got = tw.run([tw.tanh(tw.source(x) @ tw.source(weights)), tw.exp(tw.source(x)) + tw.source(more) * 2.0])
+        np.testing.assert_allclose(got[0], np.tanh(x @ weights), rtol=1e-4, atol=1e-5, err_msg=f"{n}")
+        np.testing.assert_allclose(got[1], np.exp(x) + more * 2, rtol=1e-4, atol=1e-5, err_msg=f"{n}")
+
+
+def test_constants_of_expressions_that_are_gone_are_let_go(monkeypatch):
+    known = KnownForms(KNOWN.brought, KNOWN.most, 1 << 20)
+    monkeypatch.setattr("tileweave.runtime.further.expressions.KNOWN", known)
+    held, bound = [], False
+    for n in range(300, 316):  # 0.36 MB and more each
+        weights = np.ones((n, n), "float32")
+        weights.flags.writeable = False
+        tw.run(tw.tanh(tw.source(np.ones((n + 1, n), "float32")) @ tw.source(weights)))
+        bound = bound or bool(known.bindings)
+        held.append(weakref.ref(weights))
+        del weights
+    gc.collect()
+    assert bound
+    assert sum(one() is not None for one in held) <= 6
+
+
 def sized(build: Any, extents: tuple[int, ...]) -> Any:
     """A model of one symbolic dimension, each of whose values is looked at."""
     model = tw.program(build, x=((tw.dim("n"), 60), "float32"))

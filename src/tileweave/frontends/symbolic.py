@@ -119,7 +119,7 @@ class SymbolicModel:
     made: OrderedDict[tuple[int, ...], Model] = field(default_factory=OrderedDict, repr=False)
     plans: OrderedDict[tuple[int, ...], Plan] = field(default_factory=OrderedDict, init=False, repr=False)
     known: KnownForms = field(
-        default_factory=lambda: KnownForms(_brought, KEEP_BINDINGS, MOST_BYTES), init=False, repr=False
+        default_factory=lambda: KnownForms(_brought, KEEP_BINDINGS, MOST_BYTES, apart=False), init=False, repr=False
     )
     forms: OrderedDict[tuple[int, ...], GraphForm | None] = field(default_factory=OrderedDict, init=False, repr=False)
 

@@ -20,7 +20,7 @@ from tileweave.lower import actions
 from tileweave.lower.actions import CallSegment, Found
 from tileweave.lower.again.form import GraphForm
 from tileweave.lower.again.outline import Outline, PutTogether, SeenAs, TaskWork, pieces_of, window_extents
-from tileweave.lower.execute import COPIES
+from tileweave.lower.execute import COPIES, regular
 from tileweave.lower.reads import call_of
 from tileweave.lower.values import Slot, place_in_time
 
@@ -101,8 +101,13 @@ class AgainBinding:
 
     @property
     def bytes(self) -> int:
-        """Of all that is kept between runs."""
+        """Of all that is kept between runs, but for the constants of the graph."""
         return sum([one.nbytes for one in self._held if isinstance(one, np.ndarray)])
+
+    @property
+    def constant_bytes(self) -> int:
+        """Of the constants of the graph, which are kept, too."""
+        return sum([one.nbytes for one in self._constants])
 
     gathered_bytes = np.zeros(0, np.int64)
 
@@ -340,9 +345,10 @@ def bind_again(outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> Ag
         form: of the graph.
         arrays: for each of `Outline.bound`.
     """
-    for place, one in zip(outline.bound, arrays, strict=True):
-        kind = form.order[place].type
-        if one.dtype is not kind.dtype or not one.flags.aligned or any(s % one.itemsize for s in one.strides):
+    constant = [place for place in outline.sources if place not in outline.bound]
+    held = [form.order[place].data.array for place in constant]
+    for place, one in zip([*outline.bound, *constant], [*arrays, *held], strict=True):
+        if one.dtype is not form.order[place].type.dtype or regular(one) is not one:
             return None
     try:
         return AgainBinding(outline, form, [_like(one.shape, one.strides, one.dtype) for one in arrays])

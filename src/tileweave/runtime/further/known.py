@@ -35,6 +35,7 @@ class KnownForms:
         brought: whether every run brings the array of a source of these graphs.
         most: how many forms are known, the last used ones, and how many bindings.
         most_bytes: that bindings hold, and constants of the forms.
+        apart: whether bindings may be all that holds the constants of their graphs: these count then, too.
         outlines: by form; None where one was met once, or where nothing can be said of it.
         bindings: by form, sizes and how arrays lie: what runs use, and the bytes that it holds.
     """
@@ -42,6 +43,7 @@ class KnownForms:
     brought: Callable[[Source], bool]
     most: int
     most_bytes: int
+    apart: bool = True
     outlines: dict[Hashable, Outline | None] = field(default_factory=dict)
     bindings: dict[Hashable, tuple[Idle, int]] = field(default_factory=dict)
 
@@ -69,7 +71,7 @@ class KnownForms:
             if made is None:
                 return None
             executable = Executable(outline.tasks, made)
-            size = made.bytes
+            size = made.bytes + (made.constant_bytes if self.apart else 0)
         idle = idle or Idle()
         if size <= self.most_bytes:
             self.bindings[which] = idle, size
