@@ -269,6 +269,8 @@ def placed(rng: Random, v: Value, dtype: str, pool: list[Value]) -> Value | None
         return v.through(tw.sort(x, dim, descending=bool(rng.random() < 0.5)))
     if how == 7:
         return v.through((tw.cummax if rng.random() < 0.5 else tw.cummin)(x, dim))
+    if how == 8 and at.sum() % 2:
+        return Value(tw.bincount(at, n, dtype), at.shape[-1], 0.0)
     if how == 8:
         return Value(tw.cast(tw.searchsorted(np.arange(-n, n, 2), at), dtype), n, 0.0)
     return Value(tw.cumsum(x, dim, dtype=dtype), n * v.size, n * v.error + n * n * v.size)
