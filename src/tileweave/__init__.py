@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tileweave.graph import Tensor
     from tileweave.lower import contract
     from tileweave.planner import Machines, Plan
-    from tileweave.planner.machines import machines
+    from tileweave.planner.machine import machines
     from tileweave.runtime.api import plan, run, sink, source, sources
     from tileweave.runtime.environment import environment
 

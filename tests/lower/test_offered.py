@@ -11,7 +11,7 @@ from tileweave.backends import base
 from tileweave.backends.cuda import offered
 from tileweave.backends.cuda.offered import OfferedKernels, offer
 from tileweave.errors import BackendError, PlanError
-from tileweave.planner.machines import to_toml
+from tileweave.planner.machine import to_toml
 from tileweave.planner.show.document import from_document, to_document
 
 needs_gpp = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

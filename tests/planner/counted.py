@@ -9,7 +9,7 @@ from typing import cast
 from tileweave.graph import FileTarget, Operation, Sink, Source
 from tileweave.planner.costs import chunked, chunks_of, in_files
 from tileweave.planner.count import EFFICIENCY, block_bytes
-from tileweave.planner.machines import Machines
+from tileweave.planner.machine import Machines
 from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Costs, Plan, Step
 from tileweave.planner.steps import partition_of, takes_boxes

@@ -5,7 +5,7 @@ import pytest
 from tileweave.backends import host
 from tileweave.errors import DtypeError, PlanError
 from tileweave.planner import Machine, machines
-from tileweave.planner.machines import bytes_from, to_toml
+from tileweave.planner.machine import bytes_from, to_toml
 from tileweave.words import size_text
 
 
@@ -72,7 +72,7 @@ MIB = 1 << 20
 @pytest.mark.parametrize("last", [MIB, 8 * MIB, 400 * MIB])
 def test_machines_of_any_host_read_back(last, tmp_path, monkeypatch):
     """Second caches of all cores together may hold as much as the last one does, or more."""
-    module, path = import_module("tileweave.planner.machines.host"), tmp_path / "host.toml"
+    module, path = import_module("tileweave.planner.machine.host"), tmp_path / "host.toml"
     monkeypatch.setattr(module, "cache_bytes", lambda: (MIB >> 5, MIB, last))
     monkeypatch.setattr(module, "_equal", module._equal.__wrapped__)
     for count in (1, 2, 64):

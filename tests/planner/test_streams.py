@@ -10,7 +10,7 @@ from tests.planner.test_cost import agrees
 import tileweave as tw
 import tileweave.graph as g
 from tileweave.lower import decide
-from tileweave.planner.machines import machines
+from tileweave.planner.machine import machines
 from tileweave.planner.plan import Plan
 from tileweave.planner.steps import Waves, steps_of
 from tileweave.planner.streams import issue_order, streams

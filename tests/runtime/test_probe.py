@@ -8,7 +8,7 @@ import pytest
 from tileweave.cli.main import main
 from tileweave.errors import PlanError
 from tileweave.planner import machines
-from tileweave.planner.machines import to_toml
+from tileweave.planner.machine import to_toml
 from tileweave.runtime import direct
 from tileweave.runtime.probe import DTYPES, _task_seconds, probe
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tileweave.cli.files import check_new, write_whole
 from tileweave.planner import machines
-from tileweave.planner.machines import to_toml
+from tileweave.planner.machine import to_toml
 
 _EPILOG = """examples:
   tileweave machines probe

@@ -23,7 +23,7 @@ from tileweave.graph.ir.dtypes import element_type
 from tileweave.kept import lock_of_process
 from tileweave.lower.again.form import GraphForm, form_of
 from tileweave.planner import Machines, Plan
-from tileweave.planner.machines import machines as make_machines
+from tileweave.planner.machine import machines as make_machines
 from tileweave.planner.simulate import costed
 from tileweave.runtime.api import run, source
 from tileweave.runtime.direct import Watch

@@ -1,7 +1,7 @@
 """The planner: machines, costs, the choice of cuts, and the plan as a printable value."""
 
 from tileweave.planner import show
-from tileweave.planner.machines import Level, LinkGroup, Machine, Machines, machine_tree, machines
+from tileweave.planner.machine import Level, LinkGroup, Machine, Machines, machine_tree, machines
 from tileweave.planner.movement import Movement, Redistribution, movements, redistribution
 from tileweave.planner.placement import Placement, placement
 from tileweave.planner.plan import Costs, Plan, Step

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from tileweave.backends.base import Decision
 from tileweave.graph import FileData, Graph, Operation, Partition, Sink, Source, Tensor
-from tileweave.planner.machines import Machines
+from tileweave.planner.machine import Machines
 from tileweave.planner.placement import Placement
 
 VIEWS: dict[str, Callable[..., Any]] = {}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tileweave.planner.count import EFFICIENCY
-from tileweave.planner.machines import Machine, Machines
+from tileweave.planner.machine import Machine, Machines
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 FUNCTION_BYTES = 4

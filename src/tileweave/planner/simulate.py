@@ -22,7 +22,7 @@ from tileweave.graph import FileTarget, Operation, Sink, Source, Tensor
 from tileweave.planner.costs import Flags, in_files, stored_in_files, volume
 from tileweave.planner.count import counted_peaks
 from tileweave.planner.loads import Load, Loads, held_at
-from tileweave.planner.machines import LinkGroup, Machines
+from tileweave.planner.machine import LinkGroup, Machines
 from tileweave.planner.placement import IntArray
 from tileweave.planner.plan import Costs, Plan, Step
 from tileweave.planner.rates import Floats, Rates

@@ -17,7 +17,7 @@ import numpy as np
 from tileweave.graph import Graph, Operation
 from tileweave.planner.bounds import best_factor_grid, best_grid, product_of
 from tileweave.planner.costs import Held, index_of_boxes, input_boxes, output_boxes
-from tileweave.planner.machines import Machines
+from tileweave.planner.machine import Machines
 from tileweave.planner.placement import (
     Boxes,
     Digits,

@@ -22,7 +22,7 @@ from tileweave.graph import FileTarget, Graph, Operation, Source, Tensor, join_s
 from tileweave.planner.bounds import best_factor_grid, best_grid
 from tileweave.planner.costs import chunks_of
 from tileweave.planner.loads import Loads
-from tileweave.planner.machines import Machines
+from tileweave.planner.machine import Machines
 from tileweave.planner.movement import needed_spread
 from tileweave.planner.placement import Mesh, Placement
 from tileweave.planner.plan import Plan, Step

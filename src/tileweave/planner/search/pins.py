@@ -11,7 +11,7 @@ import numpy as np
 
 from tileweave.errors import PlanError
 from tileweave.graph import Graph, Operation, Tensor
-from tileweave.planner.machines import Machines
+from tileweave.planner.machine import Machines
 from tileweave.planner.placement import Mesh
 from tileweave.planner.search.candidates import operation_shardings
 from tileweave.planner.steps import Sharding

@@ -27,7 +27,7 @@ from tileweave.planner.costs import (
     volume,
 )
 from tileweave.planner.loads import Loads, held_at
-from tileweave.planner.machines import Machines
+from tileweave.planner.machine import Machines
 from tileweave.planner.placement import Mesh, Placement
 from tileweave.planner.rates import Rates
 from tileweave.planner.search.candidates import (

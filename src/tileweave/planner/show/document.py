@@ -11,7 +11,7 @@ from typing import Any
 from tileweave.backends.base import Decision
 from tileweave.errors import PlanError
 from tileweave.graph import ArrayData, Graph, Operation, Partition, Sink, Source, from_json, to_json
-from tileweave.planner.machines import LinkGroup, Machine, Machines
+from tileweave.planner.machine import LinkGroup, Machine, Machines
 from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Costs, Plan, Step
 from tileweave.planner.show.wellformed import check_plan

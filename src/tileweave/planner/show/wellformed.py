@@ -15,7 +15,7 @@ from tileweave.backends.base import backend
 from tileweave.errors import BackendError, PlanError
 from tileweave.graph import Graph, Operation, Sink, Tensor
 from tileweave.planner.costs import read_terms
-from tileweave.planner.machines.values import MOST_MACHINES, Machines
+from tileweave.planner.machine.values import MOST_MACHINES, Machines
 from tileweave.planner.placement import Placement
 from tileweave.planner.plan import Costs, Plan, Step
 from tileweave.planner.streams import needed_steps, read_tensors

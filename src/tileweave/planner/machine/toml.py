@@ -67,7 +67,7 @@ from typing import Any
 from tileweave.backends.base import OfDevice, backend
 from tileweave.errors import BackendError, PlanError
 from tileweave.graph.ir.dtypes import element_type
-from tileweave.planner.machines.values import (
+from tileweave.planner.machine.values import (
     MOST_MACHINES,
     Level,
     Machine,
@@ -178,7 +178,7 @@ def to_toml(used: Machines) -> str:
         PlanError: machines share links in groups (levels are written by hand).
 
     Example:
-        >>> from tileweave.planner.machines import machines
+        >>> from tileweave.planner.machine import machines
         >>> used = machines(2, memory="2GiB", cores=4, flops_per_second=1e11, bytes_per_second=3e10)
         >>> print(to_toml(used).split("[[machine]]")[1].strip())
         name = "m0"

@@ -10,8 +10,8 @@ from typing import Any
 
 from tileweave.backends.host import cache_bytes, last_caches
 from tileweave.errors import PlanError
-from tileweave.planner.machines.toml import device, from_toml
-from tileweave.planner.machines.values import MOST_MACHINES, Machine, Machines, bytes_from, host_memory_bytes, positive
+from tileweave.planner.machine.toml import device, from_toml
+from tileweave.planner.machine.values import MOST_MACHINES, Machine, Machines, bytes_from, host_memory_bytes, positive
 
 
 def machines(
