@@ -1,8 +1,8 @@
 """Places that are data, as code reads them: offsets with checked bounds, of one place or of many at once.
 
-Offsets of many places are formed first, in vectors, and brought to memory: then loads of elements are all that waits,
-and more of them do so at once. Elements themselves are loaded one by one: gathers are no faster on processors that load
-twice per cycle, and much slower where they were mended for safety.
+Where vectors multiply numbers of 64 bits, offsets of many places are formed first, in vectors, and brought to memory:
+then loads of elements are all that waits, and more of them do so at once. Elements themselves are loaded one by one:
+gathers are no faster on processors that load twice per cycle, and much slower where they were mended for safety.
 
 Source: own.
 """
@@ -29,7 +29,7 @@ CHUNK = 256
 """Places whose offsets are formed before the first is used: so many stay in the first cache."""
 _UNROLLED = 4
 """Places per turn of the loop: each is a chain of a few cycles, and they do not wait for each other."""
-_LEAST_LANES = 4
+_LEAST_LANES = 8
 """With fewer numbers of 64 bits per vector, their products and comparisons would be slower than one by one."""
 
 
@@ -138,8 +138,6 @@ class PlacesCode:
             g.store("i64", g.add(offset, g.mul(index, slope)), g.at(into, g.mul(index, 8)), 8)
             return outside
 
-        if lanes == 1:
-            return str(unrolled(g, 0, count, single, 0))
         # vectors of places that lie apart end where the last of them does
         whole = g.value(f"and i64 {count}, {-lanes}")
         carried: list[tuple[str, Value]] = [(full, "zeroinitializer")]
@@ -233,7 +231,11 @@ def unrolled(
     return g.loop(whole, end, single, carry=[("i64", found[0])])[0]
 
 
-OfPlaces = Callable[[str, Value], tuple[Callable[[Value, Value], None], Callable[[Value], object]]]
+Dimensions = Sequence[tuple[str, str, str]]
+"""What `PlacesCode.dimensions` says."""
+Use = tuple[Callable[[Value, Value], None], Callable[[Value], object]]
+"""What is done for each place and its offset, and before several of them."""
+OfPlaces = Callable[[str, Value], Use]
 """(where offsets count from, the number of the first place) -> what is done for each place from there on and its
 offset, and what is done before several of them."""
 
@@ -271,6 +273,24 @@ class Lines:
         lanes = self.target.lanes(8)
         return lanes if lanes >= _LEAST_LANES else 1
 
+    def _use(
+        self, use: Use, at: str, count: Value, formed: str, slope: Value, dimensions: Dimensions, outside: Value
+    ) -> Value:
+        """Do something for so many places at ``at``, whose offsets are `formed` unless they are read one by one, and
+        say whether one of these, or one before, lies outside."""
+        here, g = self.here, self.here.g
+        one, before = use
+
+        def held(index: Value) -> Value | None:
+            if self._lanes > 1:
+                one(index, g.add(g.load("i64", g.at(formed, g.mul(index, 8)), 8), g.mul(index, slope)))
+                return None
+            offset, wrong = here.offset(g.at(at, g.mul(index, here.bytes)), dimensions)
+            one(index, g.add(offset, g.mul(index, slope)))
+            return wrong
+
+        return unrolled(g, 0, count, held, outside, before)
+
     def _together(self, first: Value, end: Value, use: OfPlaces, room: str) -> list[Value]:
         """Offsets of several lines are formed at once."""
         here, g = self.here, self.here.g
@@ -280,26 +300,24 @@ class Lines:
         def group(number: Value, carry: list[str]) -> list[Value]:
             lines, done = g.min(g.sub(end, number), many), g.mul(number, count)
             at = g.at(self.places, g.mul(done, here.bytes))
-            wrong = here.several(at, g.mul(lines, count), dimensions, room, self._lanes)
+            outside: Value = carry[0]
+            if self._lanes > 1:
+                wrong = here.several(at, g.mul(lines, count), dimensions, room, self._lanes)
+                outside = g.value(f"or i64 {outside}, {wrong}")
 
-            def line(which: Value, at: list[str]) -> list[Value]:
-                within, block = at
+            def line(which: Value, carry: list[str]) -> list[Value]:
+                within, block, outside = carry
                 passed = g.mul(which, count)
-                one, before = use(block, g.add(done, passed))
-                offsets = g.at(room, g.mul(passed, 8))
-
-                def held(index: Value) -> None:
-                    offset = g.load("i64", g.at(offsets, g.mul(index, 8)), 8)
-                    one(index, g.add(offset, g.mul(index, side)))
-
-                unrolled(g, 0, count, held, 0, before)
+                own, formed = g.at(at, g.mul(passed, here.bytes)), g.at(room, g.mul(passed, 8))
+                found = self._use(use(block, g.add(done, passed)), own, count, formed, side, dimensions, outside)
                 more = g.add(within, 1)
                 over = g.compare("eq", more, per)  # a division per line would take longer than a short one
                 following = g.value(f"select i1 {over}, ptr {g.at(block, outer_bytes)}, ptr {block}")
-                return [g.value(f"select i1 {over}, i64 0, i64 {more}"), following]
+                return [g.value(f"select i1 {over}, i64 0, i64 {more}"), following, found]
 
-            inside = list(zip(("i64", "ptr"), carry[1:], strict=True))
-            return [g.value(f"or i64 {carry[0]}, {wrong}"), *g.loop(0, lines, line, carry=inside)]
+            inside = list(zip(("i64", "ptr", "i64"), [*carry[1:], outside], strict=True))
+            *where, found = g.loop(0, lines, line, carry=inside)
+            return [found, *where]
 
         block = g.at(self.blocks, g.mul(g.div(first, per), outer_bytes))
         carry: list[tuple[str, Value]] = [("i64", 0), ("i64", g.rem(first, per)), ("ptr", block)]
@@ -310,7 +328,7 @@ class Lines:
         here, g = self.here, self.here.g
         names = ("count", "side", "per", "outer_bytes", "strip")
         count, side, per, outer_bytes, strip = (here.word(name) for name in names)
-        dimensions = here.dimensions()
+        dimensions, at_once = here.dimensions(), self._lanes > 1
 
         def block(number: Value, carry: list[str]) -> list[Value]:
             begin, before = g.at(self.blocks, g.mul(number, outer_bytes)), g.mul(number, per)
@@ -325,14 +343,12 @@ class Lines:
                     def chunk(index: Value, carry: list[str]) -> list[Value]:
                         passed, size = g.add(done, index), g.min(g.sub(last, index), CHUNK)
                         at = g.at(self.places, g.mul(passed, here.bytes))
-                        wrong = here.several(at, size, dimensions, room, self._lanes, side)
-                        one, ahead = use(g.at(begin, g.mul(index, side)), passed)
-
-                        def held(k: Value) -> None:
-                            one(k, g.load("i64", g.at(room, g.mul(k, 8)), 8))
-
-                        unrolled(g, 0, size, held, 0, ahead)
-                        return [g.value(f"or i64 {carry[0]}, {wrong}")]
+                        outside: Value = carry[0]
+                        if at_once:
+                            wrong = here.several(at, size, dimensions, room, self._lanes, side)
+                            outside = g.value(f"or i64 {outside}, {wrong}")
+                        own = use(g.at(begin, g.mul(index, side)), passed)
+                        return [self._use(own, at, size, room, 0 if at_once else side, dimensions, outside)]
 
                     return g.loop(start, last, chunk, step=CHUNK, carry=[("i64", carry[0])])
 

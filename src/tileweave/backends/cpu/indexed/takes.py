@@ -209,7 +209,7 @@ class Take:
         threads = self.threads if max(out.nbytes, APART_BYTES * moved) >= PARALLEL_BYTES else 1
         tasks = min(units, 4 * threads) if threads > 1 else 1
         write_walk(bound, _AT, walk, tasks, arrays)
-        bound.write(_AT["past"], int(passes_caches(x, out)))
+        bound.write(_AT["past"], int(passes_caches(out, out)))
         run_on_pool(bound, threads)
         return bound
 
