@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -43,3 +44,28 @@ def test_folders_of_processes_that_were_killed_go_with_the_next_one(tmp_path: Pa
         subprocess.run([sys.executable, "-c", words], env=env, check=True, capture_output=True)
         assert {path.name for path in tmp_path.iterdir()} == {kept.name, "tileweave-mine"}
         living.communicate("")
+
+
+def test_idle_memory_is_that_of_the_sizes_met_last() -> None:
+    arena = host.Arena(keep_bytes=64 << 20)
+    for size in range(5 << 20, 40 << 20, 3 << 20):
+        arena.give(arena.take(size))
+    again = arena.take(11 << 20)
+    arena.give(again)
+    assert arena.take(11 << 20) is again
+    idle = [block.size for blocks in arena._idle.values() for *_, block in blocks]
+    assert sum(idle) == arena._idle_bytes <= 64 << 20
+    assert max(idle) >= 38 << 20, "what was given back last stays"
+    with arena.limited(8 << 20):
+        assert arena._idle_bytes <= 8 << 20
+        arena.give(again)
+        assert arena.take(11 << 20) is not again, "it is larger than what may lie idle"
+
+
+def test_memory_that_lies_idle_for_long_goes() -> None:
+    arena = host.Arena(keep_seconds=0.05)
+    old = arena.take(5 << 20)
+    arena.give(old)
+    time.sleep(0.1)
+    arena.give(arena.take(1 << 20))
+    assert arena._idle_bytes == 1 << 20

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -106,51 +107,80 @@ as adding two arrays into them."""
 class Arena:
     """Memory blocks lent to calls and taken back; large ones ask for large pages.
 
+    Where more than ``keep_bytes`` would lie idle, the blocks that were given back first go: a process that has met many
+    sizes keeps the memory of those that it meets now. Those that lie idle for longer than ``keep_seconds`` go when
+    another one is given back.
+
     Args:
         keep_bytes: how much may lie idle.
+        keep_seconds: and for how long.
     """
 
-    def __init__(self, keep_bytes: int = 256 * 1024 * 1024) -> None:
+    def __init__(self, keep_bytes: int = 256 * 1024 * 1024, keep_seconds: float = 30.0) -> None:
+        self.kept_bytes = 0
+        """Of what stays with those who have taken it, for their next results."""
         self._keep_bytes = keep_bytes
-        self._idle: dict[int, list[Block]] = {}
+        self._keep_seconds = keep_seconds
+        self._idle: dict[int, list[_Idle]] = {}  # by size, what was given back first in front
         self._idle_bytes = 0
+        self._due = math.inf  # when the first of them has lain there for long
         self._limits: list[int] = []
         self._lock = threading.RLock()  # a collection of garbage may give a block back in the midst of anything
 
     def take(self, size_bytes: int) -> Block:
         """A block of at least this size, aligned to 64 bytes; its content is whatever it was."""
+        return self.taking(size_bytes)()
+
+    def taking(self, size_bytes: int) -> Callable[[], Block]:
+        """What takes such blocks; for many of one size."""
         size = 4096 if size_bytes <= 4096 else 1 << (size_bytes - 1).bit_length()
         if size > 1 << 22:  # beyond 4 MiB, steps of an eighth waste less than powers of two
             step = 1 << (size_bytes.bit_length() - 4)
             size = -(-size_bytes // step) * step
-        with self._lock:
-            idle = self._idle.get(size)
-            if idle:
-                self._idle_bytes -= size
-                return idle.pop()
-        return Block(size)
+        idle = self._idle.setdefault(size, [])
+
+        def take() -> Block:
+            with self._lock:
+                if idle:
+                    self._idle_bytes -= size
+                    return idle.pop()[2]
+            return Block(size)
+
+        return take
 
     def give(self, block: Block) -> None:
         """Take a block back."""
+        now, size = time.monotonic(), block.size
         with self._lock:
-            if self._idle_bytes + block.size <= min((self._keep_bytes, *self._limits)):
-                self._idle.setdefault(block.size, []).append(block)
-                self._idle_bytes += block.size
+            most = min(self._limits, default=self._keep_bytes) - size
+            if self._idle_bytes > most or now > self._due:
+                self._drop(most, now - self._keep_seconds)
+            if most >= 0:
+                self._idle[size].append((now, id(block), block))
+                self._idle_bytes += size
+                self._due = min(self._due, now + self._keep_seconds)
+
+    def _drop(self, most: int, since: float = 0.0) -> None:
+        """No more bytes stay than this, and none from before a time; what was given back first goes."""
+        while True:
+            first = min(filter(None, self._idle.values()), key=itemgetter(0), default=None)
+            if not first or (self._idle_bytes <= most and first[0][0] >= since):
+                self._due = first[0][0] + self._keep_seconds if first else math.inf
+                return
+            self._idle_bytes -= first.pop(0)[2].size
 
     @contextlib.contextmanager
     def limited(self, keep_bytes: int) -> Iterator[None]:
         """No more than this lies idle inside a with block; what does already goes, where it is more."""
         with self._lock:
-            self._limits.append(keep_bytes)
-            if self._idle_bytes > keep_bytes:
-                self._idle.clear()
-                self._idle_bytes = 0
+            self._limits.append(min(keep_bytes, self._keep_bytes))
+            self._drop(keep_bytes)
         try:
             yield
         finally:
             with self._lock:
-                if keep_bytes in self._limits:  # not in a process that was forked inside the block
-                    self._limits.remove(keep_bytes)
+                if self._limits:  # not in a process that was forked inside the block
+                    self._limits.remove(min(keep_bytes, self._keep_bytes))
 
 
 class Block:
@@ -175,6 +205,9 @@ class Block:
         for place in range(0, size if size <= _TOUCHED and not there else 0, mmap.PAGESIZE):
             self.memory[place] = 0
 
+
+_Idle = tuple[float, int, Block]
+"""When a block was given back, its identity, and the block."""
 
 _TOUCHED = 1 << 18
 """Blocks of so few bytes have all of their pages from the start: a tile asks for lines behind a short panel, and a page
@@ -292,21 +325,25 @@ def allocation(shape: tuple[int, ...], dtype: Any) -> Callable[[], Array]:
 
     kept: list[Array] = []
     most = KEPT_RESULTS if size_bytes <= KEPT_BYTES else 0
+    take = arena.taking(size_bytes)
 
     def make() -> Array:
         try:
-            memory = kept.pop()  # two threads never hold the same
-            if count(memory) == _FREE:
-                kept.append(memory)
-                return memory.view()  # NumPy makes it in a fifth of the time of an array on other memory
-            kept.insert(0, memory)
+            for _ in range(most):
+                memory = kept.pop()  # two threads never hold the same
+                if count(memory) == _FREE:
+                    kept.append(memory)
+                    return memory.view()  # NumPy makes it in a fifth of the time of an array on other memory
+                kept.insert(0, memory)
         except IndexError:
             pass
-        block = arena.take(size_bytes)
+        block = take()
         memory = np.ndarray(shape, kind, block.memory)
+        keep = len(kept) < most and arena.kept_bytes + block.size <= ALL_KEPT_BYTES
         # views of the result refer to this array, so it goes when the last of them does
-        _LENT[id(memory)] = weakref.ref(memory, _returned(id(memory), block)), block
-        if len(kept) < most:
+        _LENT[id(memory)] = weakref.ref(memory, _returned(id(memory), block, keep)), block
+        if keep:
+            arena.kept_bytes += block.size
             kept.append(memory)
         return memory.view()
 
@@ -314,9 +351,9 @@ def allocation(shape: tuple[int, ...], dtype: Any) -> Callable[[], Array]:
     return make
 
 
-KEPT_BYTES, KEPT_RESULTS = 1 << 23, 2
-"""The memory of so many results stays with what makes them, up to this size: borrowing it takes some 2 us, a fifth of
-what it takes to add two arrays of 200 KiB (bench/run.py)."""
+KEPT_BYTES, KEPT_RESULTS, ALL_KEPT_BYTES = 1 << 23, 2, 1 << 28
+"""The memory of so many results stays with what makes them, up to this size, and up to this size of all together:
+borrowing it takes some 2 us, a fifth of what it takes to add two arrays of 200 KiB (bench/run.py)."""
 
 
 def _references(held: list[Array]) -> int:
@@ -332,13 +369,15 @@ _LENT: dict[int, tuple[weakref.ref[Array], Block]] = {}
 """What holds the bytes of each large array that is alive, by identity."""
 
 
-def _returned(number: int, block: Block) -> Callable[[object], None]:
-    """What takes a block back when nobody refers to its bytes any more."""
-    lent, give = _LENT, arena.give
+def _returned(number: int, block: Block, kept: bool) -> Callable[[object], None]:
+    """What takes a block back when nobody refers to its bytes any more, nor what has ``kept`` them."""
+    lent, arena_of = _LENT, arena
 
     def back(_: object) -> None:
         lent.pop(number, None)
-        give(block)
+        if kept:
+            arena_of.kept_bytes -= block.size
+        arena_of.give(block)
 
     return back
 
