@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from leftovers import nothing_runs
-from test_ray import ENV, NODES, needs_ray
+from test_ray_faults import ENV, NODES, needs_ray
 
 from tileweave.runtime.io.sinks import sweep
 from tileweave.runtime.ray.watchdog import family

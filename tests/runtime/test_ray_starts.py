@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from leftovers import nothing_runs
-from test_ray import ENV, needs_ray
+from test_ray_faults import ENV, needs_ray
 
 pytestmark = [pytest.mark.ray]
 

@@ -183,6 +183,8 @@ ACTION_BYTES = 1 << 10
 """More than a C library's `struct sigaction` takes."""
 
 
+IDLE_MILLISECONDS = 60_000
+"""How long workers of a local cluster wait for work."""
 READY_SECONDS = 120.0
 """How long the first worker of a local cluster may take to start and to load this package."""
 
@@ -308,10 +310,13 @@ def _start(ray: Any, threads: int) -> RaySession:
 
     Ray reads these settings from the environment, and so do the processes that it starts. A driver that waits inside
     Ray for a control service that is gone is ended by Ray after 20 seconds, not after a minute. Nobody asks for records
-    of tasks; a driver that ends would wait up to half a minute for a control service that is gone to take them.
+    of tasks; a driver that ends would wait up to half a minute for a control service that is gone to take them. Workers
+    that have loaded this package wait a minute for the next run: Ray would end them after a second where actors of the
+    program take their cores, and new ones take as long to start as a small run does.
     """
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
     quiet["RAY_task_events_report_interval_ms"] = "0"
+    quiet["RAY_idle_worker_killing_time_threshold_ms"] = str(IDLE_MILLISECONDS)
     wanted = {**quiet, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": "20"}
     if "RAY_AUTH_TOKEN_PATH" not in os.environ:
         wanted["RAY_AUTH_TOKEN"] = _TOKEN  # else Ray would write one into the user's home
