@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from tileweave.backends.cpu.llvm.elements import Element, element, splat, vector, zero
 from tileweave.backends.cpu.llvm.ir import Function
-from tileweave.backends.cpu.llvm.vectors import suffix
+from tileweave.backends.cpu.llvm.vectors import joined, suffix
+from tileweave.backends.cpu.target.target import Target
 
 _LARGE = {"FP32": 1.5 * 2**23, "FP64": 1.5 * 2**52}
 """Numbers whose neighbours are one apart, also when a number of either sign is added."""
@@ -110,9 +111,18 @@ class Integers:
         moved = self.f.value(f"{'shl' if left else 'lshr'} {self.full} {a}, {by}")
         return self._select(inside, moved, zero(self.one, self.lanes), self.full)
 
-    def wrapped(self, x: str, source: Element) -> str:
+    def wrapped(self, x: str, source: Element, target: Target) -> str:
         """A number of FP32 or FP64 without its fraction; TEIR's Wrap says of what an integer does not hold."""
         held = element("INT64" if self.one.width_bytes == 8 else "INT32")
+        whole = self._cut(x, source, held, target)
+        if held.width_bytes == self.one.width_bytes:
+            return whole
+        return self.f.value(f"trunc {vector(held.memory, self.lanes)} {whole} to {self.full}")
+
+    def _cut(self, x: str, source: Element, held: Element, target: Target) -> str:
+        """The whole part of a number, and the least integer where that is none: NaN, or beyond the range."""
+        if held.width_bytes == 4 and target.has("sse2"):
+            return self._cut_by_instruction(x, source, target)
         bits = 8 * held.width_bytes
         full, into = vector(source.memory, self.lanes), vector(held.memory, self.lanes)
         low = self.f.value(f"fcmp oge {full} {x}, {self._number(-(2.0 ** (bits - 1)), source)}")
@@ -121,10 +131,41 @@ class Integers:
         kept = self._select(inside, x, zero(source, self.lanes), full)
         whole = self.f.value(f"fptosi {full} {kept} to {into}")
         least = splat(held.memory, self.lanes, str(-(1 << (bits - 1))))
-        whole = self._select(inside, whole, least, into)
-        if held.width_bytes == self.one.width_bytes:
-            return whole
-        return self.f.value(f"trunc {into} {whole} to {self.full}")
+        return self._select(inside, whole, least, into)
+
+    def _cut_by_instruction(self, x: str, source: Element, target: Target) -> str:
+        """The same in 32 bits by x86's own instruction, as many lanes at a time as it takes."""
+        f, most = self.f, target.lanes(source.width_bytes)
+        size = min(max(self.lanes, 16 // source.width_bytes), most)
+        kind, single = vector(source.memory, size), source.name == "FP32"
+        if size * source.width_bytes == 64:
+            name, rest = f"avx512.mask.cvtt{'ps' if single else 'pd'}2dq.512", f", i{size} -1, i32 4"
+        elif size * source.width_bytes == 32:
+            name, rest = "avx.cvtt.ps2dq.256" if single else "avx.cvtt.pd2dq.256", ""
+        else:
+            name, rest = "sse2.cvttps2dq" if single else "sse2.cvttpd2dq", ""
+        into = vector("i32", max(size, 4))
+        more = f", {into}, i{size}, i32" if rest else ""
+        f.module.declare(f"llvm.x86.{name}", f"{into} {{}}({kind}{more})")
+        rest = f", {into} zeroinitializer{rest}" if rest else ""
+        parts = []
+        for begin in range(0, self.lanes, size):
+            part = self._lanes_of(x, source.memory, self.lanes, begin, size)
+            whole = f.value(f"call {into} @llvm.x86.{name}({kind} {part}{rest})")
+            parts.append(self._lanes_of(whole, "i32", max(size, 4), 0, min(size, self.lanes)))
+        return joined(f, "i32", parts, min(size, self.lanes))
+
+    def _lanes_of(self, value: str, type: str, lanes: int, begin: int, size: int) -> str:
+        """Some lanes of a value; those that it does not have are zero, so that what is made of them costs no time."""
+        if (lanes, begin) == (size, 0):
+            return value
+        if lanes == 1:
+            return self.f.value(f"insertelement {vector(type, size)} zeroinitializer, {type} {value}, i64 0")
+        if size == 1:
+            return self.f.value(f"extractelement {vector(type, lanes)} {value}, i64 {begin}")
+        places = ", ".join(f"i32 {k if k < lanes else lanes}" for k in range(begin, begin + size))
+        full = vector(type, lanes)
+        return self.f.value(f"shufflevector {full} {value}, {full} zeroinitializer, <{size} x i32> <{places}>")
 
     def _by_instruction(self, a: str, b: str) -> str:
         """Of 64 bits, which no float holds: one element after the other."""

@@ -137,7 +137,7 @@ class Registers:
             return self.cast(value, source, out)
         if kind == "Wrap":
             wide = wide_of(source)
-            return Integers(self.f, out, self.lanes).wrapped(self.convert(value, source, wide), wide)
+            return Integers(self.f, out, self.lanes).wrapped(self.convert(value, source, wide), wide, self.target)
         if kind in _SIZES:
             return self.sized(kind, value, source, out)
         if kind in _TESTS:

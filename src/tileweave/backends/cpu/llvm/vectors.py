@@ -240,7 +240,7 @@ def transpose(f: Function, type: str, lanes: int, rows: Sequence[str], q: int = 
     lanes have changed places. ``q`` is a power of two that divides ``lanes``; by default what `short_row` says.
     """
     q = q or short_row(lanes, type)
-    current = [_joined(f, type, [rows[r + part * q] for part in range(lanes // q)], q) for r in range(q)]
+    current = [joined(f, type, [rows[r + part * q] for part in range(lanes // q)], q) for r in range(q)]
     size = q
     while size > short_row(lanes, type):
         size //= 2
@@ -271,7 +271,7 @@ def short_row(lanes: int, type: str) -> int:
     return min(lanes, 16 // width)
 
 
-def _joined(f: Function, type: str, parts: Sequence[str], size: int) -> str:
+def joined(f: Function, type: str, parts: Sequence[str], size: int) -> str:
     """Vectors one after the other in one vector."""
     current, count = list(parts), size
     while len(current) > 1:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from tileweave.backends.cpu.llvm import vectors
@@ -120,7 +121,7 @@ def _bisected(dim: Mode) -> tuple[Mode, tuple[int, ...]]:
     return Mode(extent, dim.strides), tuple(extent * stride for stride in dim.strides)
 
 
-def _moved(f: Function, pointers: Sequence[str], by: Sequence[int]) -> list[str]:
+def _moved(f: Function, pointers: Sequence[str], by: Sequence[Value]) -> list[str]:
     """Addresses so many bytes on."""
     return [f.at(pointer, distance) for pointer, distance in zip(pointers, by, strict=True)]
 
@@ -195,6 +196,9 @@ class _Chain:
         self.crossing, self.crossed_at = None, 0
         if not self.points.reductions:
             self.crossing = crossing_of(self.along, outer, self.stages, elements, rivals, self.lanes)
+        if self.crossing is None and target.vector_bytes < _WIDE_BYTES:
+            self.fill_what_is_written()
+        self.halves = not (self.points.reductions or self.heavy or target.masks_stores)
         self.streamed = self.streams(shape.dims)
         self.asks = not target.fetches_ahead and above(self.moved_bytes(shape.dims), target.l2_bytes)
         near = list[Mode]()
@@ -299,6 +303,18 @@ class _Chain:
             most //= 2
         return most
 
+    def fill_what_is_written(self) -> None:
+        """As many lanes as fill a vector of what is written, where that is narrower than what is computed.
+
+        Halves of a vector, or quarters, take more instructions than to pack several vectors into one; for processors
+        that narrow vectors by one instruction, as those with AVX-512 do, they do not.
+        """
+        dense = all(s in (0, e.width_bytes) for s, e in zip(self.along.strides, self.elements, strict=True))
+        if dense and not self.points.reductions:
+            width = min((self.elements[o].width_bytes for o in self.written()), default=8)
+            while self.unroll > 1 and 2 * self.lanes * width <= self.target.vector_bytes:
+                self.lanes, self.unroll = 2 * self.lanes, self.unroll // 2
+
     # ---- one point of the outer axes ----------------------------------------------------------------------------
 
     def inner(self, f: Function, pointers: list[str], digits: list[Value]) -> None:
@@ -377,14 +393,20 @@ class _Chain:
                 vectors.prefetch(f, f.at(places[i], vectors.AHEAD_BYTES))
             self.points.point(f, places, lanes, mask, [], streaming=mask is None)
 
+        def ends(index: Value, left: Value) -> None:
+            if self.halves:
+                self.few(f, pointers, index, left)
+            else:
+                at(index, vectors.mask_below(f, str(left), lanes))
+
         address = f.value(f"ptrtoint ptr {pointers[o]} to i64")
         missing = f.value(f"and i64 {f.value(f'sub i64 0, {address}')}, {lanes * width - 1}")
         head = f.min(f.div(missing, width), count)
         whole = f.value(f"and i64 {f.sub(count, head)}, {-lanes}")
         tail = f.add(head, whole)
-        at(0, vectors.mask_below(f, str(head), lanes))
+        ends(0, head)
         f.loop(head, tail, lambda index, _: at(index, None), step=lanes)
-        at(tail, vectors.mask_below(f, str(f.sub(count, tail)), lanes))
+        ends(tail, f.sub(count, tail))
 
     def run(
         self, f: Function, pointers: list[str], piece: Value, body: Body, carried: Carried, unroll: int
@@ -415,7 +437,9 @@ class _Chain:
         def rest(begin: Value) -> None:
             if unroll > 1:
                 over(f.sub(many, begin), f.sub(one, begin), 1)
-            if left:
+            if left and self.halves:
+                self.few(f, pointers, f.sub(one, begin), left)
+            elif left:
                 values[:] = vectors_at(f.sub(one, begin), 1, self.mask(f, left), values)
 
         if not self.piece:
@@ -427,6 +451,27 @@ class _Chain:
         if many < extent:  # pieces carry nothing: their results are their own
             f.when(f.compare("eq", piece, -(-extent // self.piece) - 1), lambda: rest(begin))
         return values
+
+    def few(self, f: Function, pointers: Sequence[str], index: Value, count: Value) -> None:
+        """Fewer elements than a vector has, from an index on: as vectors of half as many lanes, a quarter, ..
+
+        For processors that mask no stores, or no narrow ones, or slowly (see `vectors.store_runs`).
+        """
+        places: Sequence[Value] = _moved(f, pointers, [f.mul(index, s) for s in self.along.strides])
+
+        def some(lanes: int, on: list[str]) -> list[str]:
+            self.points.point(f, on, lanes, None, [], given=self.points.still(f, on, lanes))
+            return _moved(f, on, [lanes * s for s in self.along.strides])
+
+        lanes = self.lanes // 2
+        while lanes:
+            on = list(map(str, places))
+            if isinstance(count, int) and known(count):
+                wanted: Value = int(bool(count & lanes))
+            else:
+                wanted = f.compare("ne", f.value(f"and i64 {count}, {lanes}"), 0)
+            places = f.choose(wanted, ["ptr"] * len(on), partial(some, lanes, on), partial(list, on))
+            lanes //= 2
 
     def ask(self, f: Function, pointers: Sequence[str], index: Value, count: int) -> None:
         """Ask for the lines that some vectors of dense operands will need in a while."""
