@@ -206,3 +206,27 @@ def test_products_of_unsigned_integers(dtype: str) -> None:
         program = emit_contraction("ik,kj->ij", [operand(a), operand(b)], operand(out), relu=True)
         compile(program, cache=False)(a, b, out)
         np.testing.assert_array_equal(out, a.astype(out.dtype) @ b.astype(out.dtype))
+
+
+def test_rows_of_any_length_are_written_to_their_ends_and_no_further() -> None:
+    """Of every width, casts between widths and comparisons: where results begin anywhere, and end within a vector."""
+    rng, floats = drawn(), ("float16", "float32", "float64")
+    for _ in range(60):
+        source, target = (str(rng.choice((*INTEGERS, *floats))) for _ in range(2))
+        shape = int(rng.integers(1, 4)), int(rng.integers(1, 160))
+        x = integers(rng, source, shape) if source in INTEGERS else np.asarray(rng.normal(0, 999, shape), source)
+        if source in floats:
+            x.flat[:3] = np.nan, np.inf, -np.inf
+        others = (
+            ("uint32", "uint64") if platform.machine() in ("x86_64", "AMD64") else INTEGERS
+        )  # to these, NumPy casts
+        compare = rng.random() < 0.3 or (source in floats and target in others)
+        with np.errstate(all="ignore"):
+            wanted = x < x[:, ::-1] if compare else x.astype(target)
+        memory = np.full(wanted.nbytes + 512, 0x5A, np.uint8)
+        first = -memory.ctypes.data % 64 + wanted.itemsize * int(rng.integers(0, 32))
+        out = memory[first : first + wanted.nbytes].view(wanted.dtype).reshape(shape)
+        held = tw.source(x)
+        tw.run(held < held[:, ::-1] if compare else tw.cast(held, target), out=out)
+        np.testing.assert_array_equal(out, wanted, f"{source} to {target}, {shape}")
+        assert (memory[:first] == 0x5A).all() and (memory[first + wanted.nbytes :] == 0x5A).all()
