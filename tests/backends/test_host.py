@@ -5,6 +5,7 @@ import time
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tileweave.backends import host
@@ -69,3 +70,19 @@ def test_memory_that_lies_idle_for_long_goes() -> None:
     time.sleep(0.1)
     arena.give(arena.take(1 << 20))
     assert arena._idle_bytes == 1 << 20
+
+
+def test_results_take_turns_in_the_memory_that_stays_for_them() -> None:
+    make, arena = host.allocation((1 << 18,), np.uint8), host.arena
+    before = arena._kept_bytes
+    held = [make() for _ in range(5)]
+    assert len({host.address_of(one) for one in held}) == 5, "somebody holds them all"
+    assert arena._kept_bytes - before == 2 << 18
+    found = set()
+    result = make()
+    for _ in range(6):
+        result = make()
+        found.add(host.address_of(result))
+    assert len(found) == 2, "the one before is still held when the next is made"
+    del held, result, make
+    assert arena._kept_bytes == before

@@ -117,8 +117,7 @@ class Arena:
     """
 
     def __init__(self, keep_bytes: int = 256 * 1024 * 1024, keep_seconds: float = 30.0) -> None:
-        self.kept_bytes = 0
-        """Of what stays with those who have taken it, for their next results."""
+        self._kept_bytes = 0
         self._keep_bytes = keep_bytes
         self._keep_seconds = keep_seconds
         self._idle: dict[int, list[_Idle]] = {}  # by size, what was given back first in front
@@ -160,6 +159,16 @@ class Arena:
                 self._idle_bytes += size
                 self._due = min(self._due, now + self._keep_seconds)
 
+    def keep(self, block: Block, stays: bool) -> bool:
+        """Whether a block stays with who has taken it, for the next result: if wanted, and not too much does."""
+        if stays and not block.kept and self._kept_bytes + block.size <= ALL_KEPT_BYTES:
+            block.kept = True
+            self._kept_bytes += block.size
+        elif block.kept and not stays:
+            block.kept = False
+            self._kept_bytes -= block.size
+        return block.kept
+
     def _drop(self, most: int, since: float = 0.0) -> None:
         """No more bytes stay than this, and none from before a time; what was given back first goes."""
         while True:
@@ -186,10 +195,10 @@ class Arena:
 class Block:
     """Anonymous memory: its ``address`` and ``size`` in bytes, and the ``memory`` itself for Python to write to."""
 
-    __slots__ = ("address", "memory", "size")
+    __slots__ = ("address", "kept", "memory", "size")
 
     def __init__(self, size: int) -> None:
-        self.size = size
+        self.size, self.kept = size, False
         private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
         there = size <= _TOUCHED and hasattr(mmap, "MAP_POPULATE")
         if there:
@@ -325,11 +334,11 @@ def allocation(shape: tuple[int, ...], dtype: Any) -> Callable[[], Array]:
 
     kept: list[Array] = []
     most = KEPT_RESULTS if size_bytes <= KEPT_BYTES else 0
-    take = arena.taking(size_bytes)
+    take, turns = arena.taking(size_bytes), (None,) * most
 
     def make() -> Array:
         try:
-            for _ in range(most):
+            for _ in turns:
                 memory = kept.pop()  # two threads never hold the same
                 if count(memory) == _FREE:
                     kept.append(memory)
@@ -337,13 +346,14 @@ def allocation(shape: tuple[int, ...], dtype: Any) -> Callable[[], Array]:
                 kept.insert(0, memory)
         except IndexError:
             pass
+        if most and len(kept) == most:  # somebody holds these for longer
+            with contextlib.suppress(IndexError):
+                arena.keep(_LENT[id(kept.pop(0))][1], False)
         block = take()
         memory = np.ndarray(shape, kind, block.memory)
-        keep = len(kept) < most and arena.kept_bytes + block.size <= ALL_KEPT_BYTES
         # views of the result refer to this array, so it goes when the last of them does
-        _LENT[id(memory)] = weakref.ref(memory, _returned(id(memory), block, keep)), block
-        if keep:
-            arena.kept_bytes += block.size
+        _LENT[id(memory)] = weakref.ref(memory, _returned(id(memory), block)), block
+        if most and arena.keep(block, True):
             kept.append(memory)
         return memory.view()
 
@@ -369,15 +379,14 @@ _LENT: dict[int, tuple[weakref.ref[Array], Block]] = {}
 """What holds the bytes of each large array that is alive, by identity."""
 
 
-def _returned(number: int, block: Block, kept: bool) -> Callable[[object], None]:
-    """What takes a block back when nobody refers to its bytes any more, nor what has ``kept`` them."""
-    lent, arena_of = _LENT, arena
+def _returned(number: int, block: Block) -> Callable[[object], None]:
+    """What takes a block back when nobody refers to its bytes any more."""
+    lent, give, keep = _LENT, arena.give, arena.keep
 
     def back(_: object) -> None:
         lent.pop(number, None)
-        if kept:
-            arena_of.kept_bytes -= block.size
-        arena_of.give(block)
+        keep(block, False)
+        give(block)
 
     return back
 
