@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.attention.cut import choose_sizes, numbers_of
 from tileweave.backends.cpu.attention.match import Attention
 from tileweave.backends.cpu.attention.match import match as match_attention
+from tileweave.backends.cpu.direct.convolution import Convolution
 from tileweave.backends.cpu.direct.cut import DirectCut, Packing, cut_like, cut_of
 from tileweave.backends.cpu.direct.cut import numbers_of as direct_numbers
-from tileweave.backends.cpu.direct.match import Convolution, match
+from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.kinds import Size, ends_of
 from tileweave.backends.cpu.memory import rounded, scratch_offsets
 from tileweave.backends.cpu.nest import Nest, emit_program, has_tiny, table_at

@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from tileweave.backends.cpu.attention.emit import emit_attention
 from tileweave.backends.cpu.attention.match import Attention
 from tileweave.backends.cpu.attention.match import match as match_attention
+from tileweave.backends.cpu.direct.convolution import Convolution
 from tileweave.backends.cpu.direct.cut import Packing, cut_of
 from tileweave.backends.cpu.direct.emit import emit_direct
-from tileweave.backends.cpu.direct.match import Convolution, match
+from tileweave.backends.cpu.direct.match import match
 from tileweave.backends.cpu.gemm.blocking import are_tiny
 from tileweave.backends.cpu.gemm.contract import PARAMETERS as CONTRACTION_PARAMETERS
 from tileweave.backends.cpu.gemm.contract import (
@@ -140,7 +141,7 @@ def emit_program(
         if cut.packing is not None:
             packings[program.tensors[whole.tensors[1]].name] = cut.packing
         addresses = numbers[-len(tables) :] if numbers else tuple(map(address_of, tables))
-        lines = emit_direct(emitter.module, target, "direct", whole, cut, numbers, addresses)
+        lines = emit_direct(emitter.module, target, "direct", whole, cut, numbers, addresses, emitter.memory)
         for op in form.operations():
             emitter.note(op, *lines)
         f.call("direct", "ptr %env", "i64 0", *(f"ptr {base}" for base in bases[: max(whole.pointers) + 1]))

@@ -3,8 +3,8 @@
 Modes are sorted by what moves along them: pixels (the windowed operand and the output), filters (the weights and the
 output), terms of a sum (both operands), groups (all three). Pixels that lie densely in the output are one range, which
 vectors cut; a vector that crosses rows is read in segments. Or each row is cut alone, and its last vector begins so
-much earlier that it ends with the row: some pixels are computed twice, and no vector has a mask. Long rows of few
-filters are done one after the other.
+much earlier that it ends with the row: some pixels are computed twice, and no vector has a mask. Or vectors are of
+filters, and meet one pixel after the other. Long rows of few filters are done one after the other.
 
 Source: own.
 """
@@ -12,14 +12,13 @@ Source: own.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from math import gcd, prod
+from dataclasses import replace
+from math import prod
 from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
+from tileweave.backends.cpu.direct.convolution import Convolution, Extra
+from tileweave.backends.cpu.direct.tiles import MOST_SEGMENTS, best_tile, estimated, kept_rows
+from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.meanings import KNOWN
 from tileweave.backends.cpu.target.target import Target
@@ -27,167 +26,6 @@ from tileweave.teir.merged.form import MONOIDS, Merged, MergedOp, Mode, injectiv
 
 MOST_TERMS = 1 << 16
 """Terms of a sum: their places are a table."""
-MOST_SEGMENTS = 4
-"""Rows that a vector may cross: each is a load of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extra:
-    """Another operand of the chain.
-
-    Args:
-        tensor: its position in the program.
-        offset: bytes to its first element.
-        filter_stride: bytes from one filter to the next.
-        outer_strides: bytes along the outer modes.
-        along_pixels: whether it has an element per pixel, one behind the other; else one for all.
-    """
-
-    tensor: int
-    offset: int
-    filter_stride: int
-    outer_strides: tuple[int, ...]
-    along_pixels: bool
-
-
-SEGMENT = np.dtype([("at", "i8"), ("first", "i4"), ("end", "i4")])
-"""Of a vector of pixels: bytes to where its lane 0 would be, first lane, last lane."""
-_BY_ROWS = np.dtype([("at", "i8"), ("out", "i8")])
-"""The same by rows: bytes to its first pixel in the operand, and in the output."""
-
-
-@lru_cache(256)
-def _crossed(rows: tuple[tuple[int, int], ...], lanes: int) -> int:
-    """The most rows that one vector of pixels crosses."""
-    row, pixels = rows[-1][0], prod(extent for extent, _ in rows)
-    first = np.arange(0, pixels, lanes)
-    return int(((np.minimum(first + lanes, pixels) - 1) // row - first // row).max()) + 1
-
-
-def segments(rows: tuple[tuple[int, int], ...], lanes: int, width_bytes: int, *, by_rows: bool) -> NDArray[Any]:
-    """The segments of every vector of pixels, (vectors, crossed); those of fewer end with empty ones."""
-    if by_rows:
-        return _segments_by_rows(rows, lanes, width_bytes)
-    row, step = rows[-1]
-    pixels = prod(extent for extent, _ in rows)
-    starts = np.zeros(1, np.int64)  # of every row of pixels
-    for extent, stride in rows[:-1]:
-        starts = (starts[:, None] + np.arange(extent) * stride).reshape(-1)
-    first = np.arange(0, pixels, lanes)[:, None]
-    last = np.minimum(first + lanes, pixels)
-    number = np.minimum(first // row + np.arange(_crossed(rows, lanes)), (last - 1) // row)
-    found = np.empty(number.shape, SEGMENT)
-    found["at"] = starts[number] + (first - number * row) * step
-    found["first"] = np.maximum(first, number * row) - first
-    found["end"] = np.minimum((number + 1) * row, last) - first
-    again = number[:, 1:] == number[:, :-1]
-    for name in ("first", "end"):
-        found[name][:, 1:][again] = 0
-    return found
-
-
-def _segments_by_rows(rows: tuple[tuple[int, int], ...], lanes: int, width_bytes: int) -> NDArray[Any]:
-    """The one segment of every vector of pixels, (vectors, 1), where rows are cut alone; one that is shorter than a
-    vector has one."""
-    row, step = rows[-1]
-    starts = np.zeros(1, np.int64)
-    for extent, stride in rows[:-1]:
-        starts = (starts[:, None] + np.arange(extent) * stride).reshape(-1)
-    begin = np.minimum(np.arange(0, row, lanes), max(row - lanes, 0))
-    found = np.empty((len(starts) * len(begin), 1), _BY_ROWS)
-    found["at"] = (starts[:, None] + begin * step).reshape(-1, 1)
-    found["out"] = (np.arange(len(starts))[:, None] * row + begin).reshape(-1, 1) * width_bytes
-    return found
-
-
-SummedMode = tuple[int, int, int]
-"""A mode of a sum: its extent, and the bytes of the windowed operand and of the weights."""
-
-
-def term_places(modes: Sequence[SummedMode]) -> NDArray[Any]:
-    """The places of all terms of a sum, (terms, 2), in the order in which the weights lie."""
-    places = np.zeros((1, 2), np.int64)
-    for extent, *strides in modes:
-        places = (places[:, None] + np.arange(extent)[:, None] * np.array(strides, np.int64)).reshape(-1, 2)
-    return places
-
-
-@dataclass(frozen=True, slots=True)
-class Convolution:
-    """A product over windows as loops of scalars: every number is in bytes, or counts.
-
-    Args:
-        element: of all operands.
-        tensors: positions of the windowed operand, the weights, and what is written.
-        offsets: bytes to the first element of these.
-        outer: what is done one after the other: images, groups; strides of the three operands.
-        filters: how many filters, the weights' stride and the output's.
-        terms: the modes of a sum, in the order in which the weights lie.
-        rows: (pixels, windowed operand's stride) of the modes that are one range of pixels, outermost first.
-        chain: what follows each sum, or None.
-        sums: the chain's operand that the sums are.
-        extras: the chain's other operands, by number.
-        packed: whether the weights lie panel by panel, as `Packing` arranges them.
-        by_rows: whether no vector of pixels crosses rows.
-    """
-
-    element: Element
-    tensors: tuple[int, int, int]
-    offsets: tuple[int, int, int]
-    outer: tuple[Mode, ...]
-    filters: tuple[int, int, int]
-    terms: tuple[SummedMode, ...]
-    rows: tuple[tuple[int, int], ...]
-    chain: MergedOp | None
-    sums: int
-    extras: dict[int, Extra]
-    packed: bool = False
-    by_rows: bool = False
-
-    @property
-    def pointers(self) -> tuple[int, ...]:
-        """Positions of all tensors that are met."""
-        return (*self.tensors, *dict.fromkeys(extra.tensor for extra in self.extras.values()))
-
-    @property
-    def pixels(self) -> int:
-        """Output elements of one filter and one image."""
-        return prod(extent for extent, _ in self.rows)
-
-    @property
-    def step(self) -> int:
-        """Elements between neighbouring pixels in the windowed operand: 1 or 2."""
-        return self.rows[-1][1] // self.element.width_bytes
-
-    @property
-    def spread(self) -> int:
-        """Bytes from the first to the last element of the windowed operand that one image is read from."""
-        ends = [(extent - 1) * stride for extent, stride, _ in self.terms]
-        far = max(sum([end for end in ends if end > 0]), -sum([end for end in ends if end < 0]))
-        return far + sum([(n - 1) * s for n, s in self.rows])
-
-    @property
-    def count(self) -> int:
-        """Terms of a sum."""
-        return prod([extent for extent, _, _ in self.terms])
-
-    def vectors(self, target: Target) -> int:
-        """Of the pixels of one filter and one image."""
-        lanes, row = target.lanes(self.element.width_bytes), self.rows[-1][0]
-        return self.pixels // row * -(-row // lanes) if self.by_rows else -(-self.pixels // lanes)
-
-    def crossed(self, target: Target) -> int:
-        """The most rows that one vector of pixels crosses."""
-        return 1 if self.by_rows else _crossed(self.rows, target.lanes(self.element.width_bytes))
-
-    def short(self, target: Target) -> bool:
-        """Whether each vector is a row that does not fill it."""
-        return self.by_rows and self.rows[-1][0] < target.lanes(self.element.width_bytes)
-
-    @property
-    def products(self) -> int:
-        """Multiplications of the whole."""
-        return prod(mode.extent for mode in self.outer) * self.filters[0] * self.count * self.pixels
 
 
 _last: tuple[Any, ...] = (None, None, (), None)  # form, target, packed tensors, and the convolution: several ask
@@ -230,7 +68,7 @@ def _matched(form: Merged, target: Target, packed: Collection[str]) -> Convoluti
     if chain is not None and not _follows(chain, product_op):
         return None
     for x in (1, 0):
-        found = _sorted(product_op, x, chain, one, target)
+        found = _sorted(product_op, x, chain, one)
         if found is None:
             continue
         # `Packing.arranged` reads the whole array upwards from its first element
@@ -238,10 +76,39 @@ def _matched(form: Merged, target: Target, packed: Collection[str]) -> Convoluti
         ahead = found.filters[1] >= 0 and all(mode.strides[1] >= 0 for mode in found.outer)
         found = replace(found, packed=constant and ahead and all(weight >= 0 for _, _, weight in found.terms))
         windowed = _windowed(product_op, x)
-        if windowed or _reads_well(found, target):
-            made = _cut_by_rows(_row_by_row(found, target), target)
-            return None if _packs_better(made, windowed, target) else made
+        if chain is None and not windowed and not _picks(found, target):
+            continue  # a matrix product, which `gemm` blocks for the caches
+        if windowed or _picks(found, target) or (_has_vectors(found, target) and _reads_well(found, target)):
+            return _best(found, windowed, target)
     return None
+
+
+def _best(c: Convolution, windowed: bool, target: Target) -> Convolution | None:
+    """The convolution by vectors of pixels or of filters; None where its operands are better packed."""
+    ways = []
+    if _has_vectors(c, target):
+        made = _cut_by_rows(_row_by_row(c, target), target)
+        ways += [] if _packs_better(made, windowed, target) else [made]
+    if windowed or _picks(c, target):
+        ways.append(replace(c, along="filters"))
+    return min(ways, key=lambda one: estimated(one, target) / (_SURE if one.along == "filters" else 1.0), default=None)
+
+
+_SURE = 0.9
+"""Of the cycles of vectors of pixels, those of vectors of filters are to take so many at most."""
+
+
+def _picks(c: Convolution, target: Target) -> bool:
+    """Whether to pack the windowed operand is to pick elements: neither pixels nor terms lie one behind the other."""
+    width = c.element.width_bytes
+    dense = [extent for extent, stride, _ in c.terms if abs(stride) == width]
+    return width < c.rows[-1][1] <= vectors.NEAR * width and max(dense, default=1) < target.lanes(width)
+
+
+def _has_vectors(c: Convolution, target: Target) -> bool:
+    """Whether pixels can be read in vectors."""
+    width = c.element.width_bytes
+    return c.rows[-1][1] in (width, 2 * width) and c.crossed(target) <= MOST_SEGMENTS
 
 
 LONG_ROW = 64
@@ -277,18 +144,18 @@ Cascade Lake rows of 13 to 15 pixels gain a fifth to a third; at 0.87, rows of 1
 def _cut_by_rows(c: Convolution, target: Target) -> Convolution:
     """The convolution with its rows cut alone, where that takes fewer cycles; what is computed twice is read only."""
     lanes = target.lanes(c.element.width_bytes)
-    if any(extra.along_pixels for extra in c.extras.values()):
+    if c.added:
         return c
-    other = replace(c, by_rows=True)
+    other = replace(c, along="rows")
     if c.rows[-1][0] % lanes == 0:  # the same vectors, by code that serves other widths too
         return other if c.filters[0] > FEW_FILTERS else c  # to ask the table costs a few filters up to a thirtieth
     if c.crossed(target) == 1 and c.rows[-1][0] < LONG_ROW * lanes:
         return c
     if other.short(target):  # all vectors are masked, alike; where that is free
-        return other if target.masks_stores and _tiles(other, target)[0] < _SHORT * _tiles(c, target)[0] else c
+        return other if target.masks_stores and best_tile(other, target)[0] < _SHORT * best_tile(c, target)[0] else c
     if c.crossed(target) == 1:
         return other  # no vector has a mask then
-    return min((c, other), key=lambda one: _tiles(one, target)[0])
+    return min((c, other), key=lambda one: best_tile(one, target)[0])
 
 
 def _windowed(op: MergedOp, x: int) -> bool:
@@ -313,7 +180,7 @@ def _reads_well(c: Convolution, target: Target) -> bool:
     vectors = -(-c.pixels // lanes)
     crossed = c.crossed(target)
     full = c.pixels >= 0.8 * lanes * vectors and crossed * c.step <= 4
-    return full and (c.packed or (c.step == 1 and _kept_rows(c.filters[1], target) >= 16))
+    return full and (c.packed or (c.step == 1 and kept_rows(c.filters[1], target) >= 16))
 
 
 _SUMMED, _PANELS = 64, 4
@@ -333,7 +200,7 @@ def _packs_better(c: Convolution, windowed: bool, target: Target) -> bool:
     if windowed and c.step == 1 and c.crossed(target) == 1:
         return False
     blocks = prod(mode.extent for mode in c.outer if not mode.strides[0])  # of filters, where weights lie so
-    panels = blocks * c.filters[0] / _tiles(c, target)[1]
+    panels = blocks * c.filters[0] / best_tile(c, target)[1]
     return panels >= _PANELS
 
 
@@ -349,7 +216,7 @@ def _follows(chain: MergedOp, product_op: MergedOp) -> bool:
     return known and simple and chain.operands.index(sums) in reads - set(writes)
 
 
-def _sorted(op: MergedOp, x: int, chain: MergedOp | None, one: Element, target: Target) -> Convolution | None:
+def _sorted(op: MergedOp, x: int, chain: MergedOp | None, one: Element) -> Convolution | None:
     """The modes by what moves along them, `x` being the number of the windowed operand."""
     w, width = 1 - x, one.width_bytes
     sums = chain.operands.index(op.operands[2]) if chain is not None else -1
@@ -383,21 +250,19 @@ def _sorted(op: MergedOp, x: int, chain: MergedOp | None, one: Element, target: 
             break
         dense.append(item)
         length *= item[0].extent
-    if not dense or dense[0][0].strides[x] not in (width, 2 * width):
+    if not dense:
         return None
     outer += pixels[len(dense) :]
     filters.sort(key=lambda item: -item[0].extent)
     best, outer = filters[:1], outer + filters[1:]
     terms.sort(key=lambda item: -abs(item[0].strides[w]))
     modes_of_sums = tuple([(mode.extent, mode.strides[x], mode.strides[w]) for mode, _ in terms])
-    if chain is None and not _windowed(op, x):
-        return None  # a matrix product, which `gemm` blocks for the caches
     extras = {}
     for o in others:
         along = tuple(moves[o] for _, moves in outer)
         place = (chain.operands[o], chain.offsets[o]) if chain is not None else (0, 0)
         extras[o] = Extra(*place, best[0][1][o] if best else 0, along, dense[0][1][o] == width)
-    found = Convolution(
+    return Convolution(
         one,
         (op.operands[x], op.operands[w], chain.operands[out] if chain is not None else op.operands[2]),
         (op.offsets[x], op.offsets[w], chain.offsets[out] if chain is not None else op.offsets[2]),
@@ -412,7 +277,6 @@ def _sorted(op: MergedOp, x: int, chain: MergedOp | None, one: Element, target: 
         sums,
         extras,
     )
-    return found if found.crossed(target) <= MOST_SEGMENTS else None
 
 
 def _others(chain: MergedOp | None, sums: int) -> list[int]:
@@ -451,140 +315,3 @@ def _refined(modes: Sequence[Mode], chain: MergedOp | None, sums: int) -> list[t
             stride *= count
         found += reversed(inner)
     return found
-
-
-# ---- register tiles -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RegisterTiling:
-    """How many filters and vectors of pixels are computed at once.
-
-    Args:
-        filters: rows of a register tile.
-        width: vectors of a wide tile of pixels: these come first, then those with one less.
-        wide: how many tiles are wide.
-        tiles: how many there are.
-        crossed: the most segments of a vector.
-        blocks: parts of the tiles that are computed for all filters before the next.
-    """
-
-    filters: int
-    width: int
-    wide: int
-    tiles: int
-    crossed: int
-    blocks: int
-
-
-_MOST_PLACES = 8
-"""Addresses that a tile keeps in registers."""
-_LOAD_CYCLES = {(False, False): 0.3, (False, True): 0.7, (True, False): 1.0, (True, True): 5.0}
-"""Beyond the products, by whether vectors cross rows and whether pixels lie two elements apart: measured on a Zen 4,
-where masks and shuffles compete with products."""
-
-_MASKED_CYCLES = 2.0
-"""The same, where a mask is a vector: for reading it again, and for joining what it leaves."""
-
-_WEIGHT_CYCLES = 0.5
-"""For reading a weight, once per row of a tile, where masks take no vector registers: a tile of one vector reads one
-per product. Chosen by the time of ResNet-50's convolutions on a Zen 5. Where a core begins one product per cycle the
-weight is read beside it: a Zen 4 takes 0.84 of the time for 8 images of 48 x 26 x 26 with 64 filters of 3 x 3, two
-pixels apart, in tiles of 16 filters by one vector, beside 13 by 2."""
-
-
-def _tiles(c: Convolution, target: Target) -> tuple[float, int, int]:
-    """(cycles, filters, vectors) of the register tile with the fewest cycles."""
-    return _best_tile(c.vectors(target), c.crossed(target), c.step, c.filters[0], _most_rows(c, target), target)
-
-
-def _most_rows(c: Convolution, target: Target) -> int:
-    """Filters of a register tile, at most."""
-    return min(c.filters[0], 24, 24 if c.packed else _kept_rows(c.filters[1], target))
-
-
-@lru_cache(1024)
-def _best_tile(
-    vectors: int, crossed: int, step: int, filters: int, most_rows: int, target: Target
-) -> tuple[float, int, int]:
-    """`_tiles`, of what it depends on."""
-    registers = target.registers - (target.registers > 16)
-    even = [rows for rows in range(1, most_rows + 1) if rows == -(-filters // -(-filters // rows))]  # no panel has less
-    return min(
-        (_cycles(vectors, crossed, step, filters, rows, width, target), rows, width)
-        for width in range(1, min(8, vectors) + 1)
-        if width == 1 or width * crossed * step <= _MOST_PLACES
-        for rows in even
-        if rows == 1 or rows * width + width + 1 <= registers
-    )
-
-
-def tiling(c: Convolution, target: Target) -> RegisterTiling:
-    """The register tile with the fewest cycles."""
-    vectors = c.vectors(target)
-    _, rows, width = _tiles(c, target)
-    tiles = -(-vectors // width)
-    few, more = divmod(vectors, tiles)
-    return _tiling(c, target, rows, few + (more > 0), more or tiles, tiles)
-
-
-def _tiling(c: Convolution, target: Target, rows: int, width: int, wide: int, tiles: int) -> RegisterTiling:
-    near = max(1, target.l2_bytes // 2)  # read again for each panel of filters
-    blocks = 1 if c.filters[0] <= rows else min(tiles, max(1, -(-c.spread // near)))
-    return RegisterTiling(rows, width, wide, tiles, c.crossed(target), blocks)
-
-
-_SLACK = 1.05
-"""Of the cycles of the best tile, those that another one may take whose code is there: what the estimates are worth."""
-
-
-def tiling_like(
-    c: Convolution, target: Target, *, rows: int, widths: Sequence[int], by_rows: bool
-) -> tuple[Convolution, RegisterTiling] | None:
-    """A convolution by register tiles and vectors that are given; None where that is impossible, or much slower.
-
-    Args:
-        c: the convolution, cut as is best for it.
-        target: the processor.
-        rows: filters of a tile.
-        widths: vectors of a tile, the wider ones first; each of them is in the code.
-        by_rows: whether no vector may cross rows.
-    """
-    best = _tiles(c, target)[0]
-    if by_rows != c.by_rows:
-        if by_rows and any(extra.along_pixels for extra in c.extras.values()):
-            return None  # pixels that are computed twice would be added to twice, where the result lies in the operand
-        c = replace(c, by_rows=by_rows)
-    vectors, width = c.vectors(target), widths[0]
-    tiles = -(-vectors // width)
-    wide = vectors - tiles * (width - 1) if len(widths) > 1 else tiles
-    fits = rows <= _most_rows(c, target) and c.crossed(target) <= MOST_SEGMENTS
-    if not fits or wide <= 0 or (len(widths) == 1 and vectors % width):
-        return None
-    if _cycles(vectors, c.crossed(target), c.step, c.filters[0], rows, width, target) > _SLACK * best:
-        return None
-    return c, _tiling(c, target, rows, width, wide, tiles)
-
-
-def _cycles(vectors: int, crossed: int, step: int, filters: int, rows: int, width: int, target: Target) -> float:
-    """Of all tiles: one per product, some per load of a vector or a weight, and no less than a product takes.
-
-    Where masks take vector registers, and weights are spread by loads of their own, no less than these loads take.
-    """
-    tiles = -(-vectors // width)
-    wide = -(-vectors // tiles)
-    load = _LOAD_CYCLES[crossed > 1, step > 1] * crossed
-    busy = rows * wide + wide * load
-    if not target.has("avx512f"):
-        masked = wide * crossed * (crossed > 1)
-        busy = max(busy + _MASKED_CYCLES * masked, rows + wide * crossed + 2.0 * masked)
-    elif not target.one_product:
-        busy += _WEIGHT_CYCLES * rows
-    return (max(busy, 4.0) + 0.7) * tiles * -(-filters // rows)
-
-
-def _kept_rows(stride_bytes: int, target: Target) -> int:
-    """How many rows of weights a first cache holds at one place along them, its sets being eight lines."""
-    sets = max(1, target.l1_bytes // (8 * 64))
-    apart = sets // gcd(max(1, stride_bytes // 64), sets)
-    return max(1, 4 * apart) if stride_bytes >= 64 else 24
