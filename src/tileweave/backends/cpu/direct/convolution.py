@@ -120,6 +120,11 @@ class Convolution:
         return self.repeated * self.filters[0] * self.count * self.pixels
 
     @property
+    def weights(self) -> int:
+        """How many there are."""
+        return prod([extent for extent, _ in self.groups]) * self.filters[0] * self.count
+
+    @property
     def dense_terms(self) -> bool:
         """Whether the weights of a sum lie one behind the other."""
         width = self.element.width_bytes

@@ -101,8 +101,9 @@ class _Writer:
         self.full = vector(self.element.memory, self.lanes)
         reading = self.form.reading
         self.short = reading.ragged and not reading.once
-        self.masked = reading.ragged or reading.crossed > 1
         self.by_filters = reading.along == "filters"
+        self.last_alone = reading.ragged and reading.once and not self.target.masks_stores
+        """Whether code of its own, with masks, is for the last tile of pixels: others have none where no row ends."""
         self.wide = -(-self.form.rows // self.lanes) if self.by_filters else 1  # vectors of filters
         self.panel_rows = self.wide * self.lanes if self.by_filters else self.form.rows
         self.entry_bytes = (self.lanes + 1) * 8 if self.by_filters else _ENTRY_BYTES * reading.crossed
@@ -123,7 +124,13 @@ class _Writer:
         self.share(f, "task", frame, self.numbers.jobs[1])
         f.ret()
         for width in self.form.widths:
-            self.micro_of_filters() if self.by_filters else self.micro(width)
+            if self.by_filters:
+                self.micro_of_filters()
+            else:
+                crossed = self.form.reading.crossed > 1
+                self.micro(width, masked=crossed or (self.form.reading.ragged and not self.last_alone))
+                if self.last_alone and not crossed:
+                    self.micro(width, masked=True, name=f"micro{width}.ragged")
             self.finish(width)
         if self.by_filters:
             self.turn()
@@ -238,7 +245,12 @@ class _Writer:
         """The sums of a tile by its micro-kernel, and where they lie, pixels side by side."""
         where = [f"ptr {moved[0]}", f"ptr {moved[1]}"]
         if not self.by_filters:
-            g.call(f"{self.name}.micro{width}", *where, f"ptr {table}", f"ptr {sums}")
+            where += [f"ptr {table}", f"ptr {sums}"]
+            whole: Value = 1
+            if self.last_alone and self.form.reading.crossed == 1:
+                whole = g.compare("sle", g.add(pixel, width * self.lanes), self.numbers.pixels[2])
+            plain, ragged = (f"{self.name}.micro{width}{end}" for end in ("", ".ragged"))
+            g.when(whole, lambda: g.call(plain, *where), lambda: g.call(ragged, *where))
             return sums
         pixels, size = self.at_once, self.wide * self.lanes * self.width
 
@@ -257,9 +269,10 @@ class _Writer:
 
     # ---- the sums -----------------------------------------------------------------------------------------------
 
-    def micro(self, count: int) -> None:
-        """The sums of a tile of so many vectors, to memory."""
-        f = Function(self.module, f"{self.name}.micro{count}", [("ptr", n) for n in ("x", "w", "v", "sums")])
+    def micro(self, count: int, *, masked: bool, name: str = "") -> None:
+        """The sums of a tile of so many vectors, to memory; whether they are read under masks."""
+        name = f"{self.name}.{name or f'micro{count}'}"
+        f = Function(self.module, name, [("ptr", n) for n in ("x", "w", "v", "sums")])
         form, crossed = self.form, self.form.reading.crossed
         rows, memory = form.rows, self.element.memory
         places: list[list[str]] = []
@@ -268,7 +281,7 @@ class _Writer:
         for j in range(count):
             entries = [f.at("%v", (j * crossed + s) * _ENTRY_BYTES) for s in range(crossed)]
             places.append([f.at("%x", f.load("i64", at, 8)) for at in entries])
-            masks.append([short or (self.masks(f, at) if self.masked else ()) for at in entries])
+            masks.append([short or (self.masks(f, at) if masked else ()) for at in entries])
         registers = Registers(f, self.target, self.lanes).floats(self.element)
         packed = form.weights == "arranged"
         stride: Value = self.width if packed else self.numbers.filters[1]
@@ -517,9 +530,9 @@ class _Writer:
             rows([vectors.mask_below(f, str(pixels[3]), self.lanes)] * count)
         elif not self.form.reading.ragged:
             rows([None] * count)
-        elif self.target.masks_stores:
+        elif not self.last_alone:
             ragged()
-        else:  # but for the last tile, none has a mask
+        else:
             whole = f.compare("sle", f.add("%pixel", count * self.lanes), pixels[2])
             f.when(whole, lambda: rows([None] * count), ragged)
         f.ret()

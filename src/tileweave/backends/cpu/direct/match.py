@@ -17,7 +17,7 @@ from math import prod
 from typing import Any, cast
 
 from tileweave.backends.cpu.direct.convolution import Convolution, Extra
-from tileweave.backends.cpu.direct.tiles import MOST_SEGMENTS, best_tile, estimated, kept_rows
+from tileweave.backends.cpu.direct.tiles import MOST_SEGMENTS, best_tile, estimated, estimated_packed, kept_rows
 from tileweave.backends.cpu.llvm import vectors
 from tileweave.backends.cpu.llvm.elements import Element, element
 from tileweave.backends.cpu.llvm.meanings import KNOWN
@@ -89,8 +89,9 @@ def _best(c: Convolution, windowed: bool, target: Target) -> Convolution | None:
     if _has_vectors(c, target):
         made = _cut_by_rows(_row_by_row(c, target), target)
         ways += [] if _packs_better(made, windowed, target) else [made]
-    if windowed or _picks(c, target):
-        ways.append(replace(c, along="filters"))
+    other = replace(c, along="filters")
+    if (windowed or _picks(c, target)) and (ways or estimated(other, target) < estimated_packed(c, target)):
+        ways.append(other)
     return min(ways, key=lambda one: estimated(one, target) / (_SURE if one.along == "filters" else 1.0), default=None)
 
 
@@ -149,7 +150,7 @@ def _cut_by_rows(c: Convolution, target: Target) -> Convolution:
     other = replace(c, along="rows")
     if c.rows[-1][0] % lanes == 0:  # the same vectors, by code that serves other widths too
         return other if c.filters[0] > FEW_FILTERS else c  # to ask the table costs a few filters up to a thirtieth
-    if c.crossed(target) == 1 and c.rows[-1][0] < LONG_ROW * lanes:
+    if c.crossed(target) == 1 and c.rows[-1][0] < LONG_ROW * lanes and target.masks_stores:
         return c
     if other.short(target):  # all vectors are masked, alike; where that is free
         return other if target.masks_stores and best_tile(other, target)[0] < _SHORT * best_tile(c, target)[0] else c
@@ -272,11 +273,22 @@ def _sorted(op: MergedOp, x: int, chain: MergedOp | None, one: Element) -> Convo
         ),
         (best[0][0].extent, best[0][0].strides[w], written(best[0])) if best else (1, 0, 0),
         modes_of_sums,
-        tuple((mode.extent, mode.strides[x]) for mode, _ in reversed(dense)),
+        _rows(tuple((mode.extent, mode.strides[x]) for mode, _ in dense)),
         chain,
         sums,
         extras,
     )
+
+
+def _rows(pixels: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """(extent, stride) of pixels, innermost first, as rows, outermost first: dense ones are one."""
+    rows: list[tuple[int, int]] = []
+    for extent, stride in pixels:
+        if rows and stride == rows[0][0] * rows[0][1]:
+            rows[0] = rows[0][0] * extent, rows[0][1]
+        else:
+            rows.insert(0, (extent, stride))
+    return tuple(rows)
 
 
 def _others(chain: MergedOp | None, sums: int) -> list[int]:

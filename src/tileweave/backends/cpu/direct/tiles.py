@@ -69,6 +69,14 @@ _PACK_CYCLES = {True: 0.7, False: 2.0}
 """For a weight that a call brings into panels, by whether the weights of a sum lie one behind the other."""
 
 
+_FETCH_CYCLES = (0.0, 0.04, 0.12)
+"""For a byte that comes from the first cache, the second one, or beyond, where lanes are filters."""
+_PRODUCT_CYCLES = 1.4
+"""For a product of packed operands, what all of it takes included."""
+_COPY_CYCLES, _GATHER_CYCLES = 1.0, 5.0
+"""For an element of the windows that is packed as a product's operand, by whether pixels lie one behind the other."""
+
+
 def estimated(c: Convolution, target: Target) -> float:
     """The cycles that a convolution takes, a product being one."""
     cycles, rows, _ = best_tile(c, target)
@@ -76,12 +84,38 @@ def estimated(c: Convolution, target: Target) -> float:
     if c.along == "filters":
         panels = -(-c.filters[0] // rows)
         whole += _TURN_CYCLES * c.vectors(target) * panels * rows * c.repeated
+        whole += _fetching(c, target, rows)[0] * c.repeated
         if not c.packed:
-            weights = c.filters[0] * c.count
-            for extent, _ in c.groups:
-                weights *= extent
-            whole += _PACK_CYCLES[c.dense_terms] * weights
+            size = c.weights * c.element.width_bytes
+            whole += _PACK_CYCLES[c.dense_terms] * c.weights + 2 * size * _fetch_cycles(size, target)
     return whole
+
+
+def estimated_packed(c: Convolution, target: Target) -> float:
+    """The cycles that it takes as a product of operands that are packed first."""
+    width = c.element.width_bytes
+    packed = _COPY_CYCLES if c.rows[-1][1] == width else _GATHER_CYCLES
+    return _PRODUCT_CYCLES * c.products / target.lanes(width) + packed * c.pixels * c.count * c.repeated
+
+
+def _fetch_cycles(size_bytes: float, target: Target) -> float:
+    """For a byte of so many, which are read one after the other, again and again."""
+    return _FETCH_CYCLES[(size_bytes > target.l1_bytes // 2) + (size_bytes > target.l2_bytes // 2)]
+
+
+def _fetching(c: Convolution, target: Target, rows: int) -> tuple[float, int]:
+    """(cycles, blocks) of the best number of blocks of pixels, of one image: each of them reads all weights, and each
+    panel of weights all pixels again."""
+    if c.filters[0] <= rows:
+        return 0.0, 1
+    weights = c.filters[0] * c.count * c.element.width_bytes
+
+    def cycles(blocks: int) -> float:
+        again = -(-c.filters[0] // rows) * c.spread * _fetch_cycles(c.spread / blocks, target)
+        return blocks * weights * _fetch_cycles(weights, target) + again
+
+    near = min(c.vectors(target), max(1, -(-c.spread // max(1, target.l2_bytes // 2))))
+    return min((cycles(blocks), blocks) for blocks in {1, near})
 
 
 def best_tile(c: Convolution, target: Target) -> tuple[float, int, int]:
@@ -185,6 +219,8 @@ def tiling(c: Convolution, target: Target) -> RegisterTiling:
 def _tiling(c: Convolution, target: Target, rows: int, width: int, wide: int, tiles: int) -> RegisterTiling:
     near = max(1, target.l2_bytes // 2)  # read again for each panel of filters
     blocks = 1 if c.filters[0] <= rows else min(tiles, max(1, -(-c.spread // near)))
+    if c.along == "filters":
+        blocks = _fetching(c, target, rows)[1]
     return RegisterTiling(rows, width, wide, tiles, c.crossed(target), blocks)
 
 
