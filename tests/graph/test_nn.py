@@ -353,40 +353,44 @@ def test_what_does_not_fit_is_refused(call: Callable[[], Any], said: str) -> Non
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("fewest", [1, 32])
-def test_transposed_convolutions_of_any_steps(fewest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("fewest", "spared"), [(1, 1 << 20), (32, 1 << 20), (1, 0)])
+def test_transposed_convolutions_of_any_steps(fewest: int, spared: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps that divide the window, that do not, and that are longer; nothing beside a window is touched.
 
-    In phases, and with zeros between the elements where sums are short.
+    In phases, with zeros between the elements where sums are short, and multiplied first.
     """
     monkeypatch.setattr(images, "_FEWEST_PRODUCTS", fewest)
+    monkeypatch.setattr(images, "_SPARED_PRODUCTS", spared)
     seed = int(np.random.default_rng().integers(1 << 31))
     print("seed", seed)
     rng = np.random.default_rng(seed)
     for _ in range(12):
-        rank, groups = int(rng.integers(1, 3)), int(rng.integers(1, 3))
-        steps, kernel = (tuple(int(n) for n in rng.integers(1, most, rank)) for most in (4, 6))
+        rank, groups = int(rng.integers(1, 3)), int(rng.integers(1, 3 if spared else 2))
+        steps, kernel, gaps = (tuple(int(n) for n in rng.integers(1, most, rank)) for most in (4, 6, 3))
         pads = tuple((int(a), int(b)) for a, b in rng.integers(0, 2, (rank, 2)))
         extra = tuple(int(rng.integers(step)) for step in steps)
         x = rng.standard_normal((2, 2 * groups, *rng.integers(2, 7, rank)))
         w = rng.standard_normal((2 * groups, 3, *kernel))
         if any(
-            (n - 1) * s + k + e <= a + b
-            for n, s, k, e, (a, b) in zip(x.shape[2:], steps, kernel, extra, pads, strict=True)
+            (n - 1) * s + d * (k - 1) + 1 + e <= a + b
+            for n, s, k, d, e, (a, b) in zip(x.shape[2:], steps, kernel, gaps, extra, pads, strict=True)
         ):
             continue
         x.flat[0] = np.inf if min(kernel) > 1 else 1.0
-        made = tg.conv_transpose(x, np.abs(w), stride=steps, padding=pads, groups=groups, output_padding=extra)
-        wanted = transposed(x, np.abs(w), steps, pads, (1,) * rank, groups, extra)
+        how = {"stride": steps, "padding": pads, "dilation": gaps, "groups": groups, "output_padding": extra}
+        made = tg.conv_transpose(x, np.abs(w), **how)
+        wanted = transposed(x, np.abs(w), steps, pads, gaps, groups, extra)
         np.testing.assert_allclose(np.asarray(tw.run(made)), wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_gradients_of_strided_convolutions_in_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("spared", [0, 1 << 20])
+def test_gradients_of_strided_convolutions(spared: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Are those of the definition: each element adds its gradient times the filters around its place."""
     seed = int(np.random.default_rng().integers(1 << 31))
     print("seed", seed)
     rng = np.random.default_rng(seed)
     monkeypatch.setattr(images, "_FEWEST_PRODUCTS", 1)
+    monkeypatch.setattr(images, "_SPARED_PRODUCTS", spared)
     for _ in range(8):
         rank, groups = int(rng.integers(1, 3)), int(rng.integers(1, 3))
         steps, kernel = (tuple(int(n) for n in rng.integers(1, most, rank)) for most in (4, 6))
