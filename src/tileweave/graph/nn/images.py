@@ -67,18 +67,15 @@ def conv_transpose(
     kernel = w.shape[2:]
     if groups == 1 and steps == kernel and set(gaps) == {1} and not any(map(any, cut)) and not any(extra) and x.size:
         return _side_by_side(x, w, b)
-    if groups == 1 and x.size and w.size and x.dtype == w.dtype and _folds(x.shape[2:], w, steps, gaps):
-        out = _folded(x, w, steps, gaps)
-        for k in range(rank):
-            out = _margins(out, k + 2, -cut[k][0], extra[k] - cut[k][1])
-        return out if b is None else add(out, unsqueeze(as_tensor(b), tuple(range(1, rank + 1))))
     size = w.shape[0] // groups
     parts = [slice_(w, w.type.box.with_range(0, k * size, (k + 1) * size)) for k in range(groups)]
     filters = concat([swapaxes(part, 0, 1) for part in parts], 0)
     whole = all(n % step == 0 for n, step in zip(w.shape[2:], steps, strict=True))
     worth = whole or (prod(steps) <= MOST_PHASES and size * prod(kernel) >= _FEWEST_PRODUCTS)
-    if set(gaps) == {1} and set(steps) != {1} and worth and x.size and w.size:
-        out = _in_phases(x, filters, steps, groups)
+    phases = bool(set(gaps) == {1} and set(steps) != {1} and worth and x.size and w.size)
+    folds = groups == 1 and x.dtype == w.dtype and _folds(x, w, steps, gaps, phases=phases)
+    if folds or phases:
+        out = _folded(x, w, steps, gaps) if folds else _in_phases(x, filters, steps, groups)
         for k in range(rank):
             out = _margins(out, k + 2, -cut[k][0], extra[k] - cut[k][1])
         return out if b is None else add(out, unsqueeze(as_tensor(b), tuple(range(1, rank + 1))))
@@ -142,20 +139,20 @@ def _reached(extents: Sequence[int], kernel: Sequence[int], steps: Sequence[int]
 
 
 _MOST_POINTS = 32
-"""Points of a window whose products are added: each is a node of the graph."""
+"""Points of a window along all dimensions whose products are added: each is a node of the graph."""
 _SPARED_PRODUCTS = 32
 """Products that a convolution forms more for each one that would be added, from which on to add takes less: it writes
 and reads what it adds. Measured on a Zen 1."""
 
 
-def _folds(extents: Sequence[int], w: Tensor, steps: Sequence[int], gaps: Sequence[int]) -> bool:
+def _folds(x: Tensor, w: Tensor, steps: Sequence[int], gaps: Sequence[int], *, phases: bool) -> bool:
     """Whether to multiply first and then to add is better than a convolution, which multiplies zeros around few
     elements, and between them where it is none in phases; narrow floats would be rounded more than once."""
-    kernel = w.shape[2:]
-    if prod(kernel) > _MOST_POINTS or prod(steps) > MOST_PHASES or w.dtype.itemsize < 4:
+    extents, kernel = x.shape[2:], w.shape[2:]
+    if not (x.size and w.size) or sum(kernel) + sum(steps) > _MOST_POINTS or w.dtype.itemsize < 4:
         return False
     windows = _reached(extents, kernel, steps, gaps)
-    if set(gaps) == {1}:
+    if phases:
         windows = [-(-n // step) for n, step in zip(windows, steps, strict=True)]
     return w.shape[0] * (prod(windows) - prod(extents)) >= _SPARED_PRODUCTS * prod(extents)
 
