@@ -161,13 +161,14 @@ class Arena:
 
     def keep(self, block: Block, stays: bool) -> bool:
         """Whether a block stays with who has taken it, for the next result: if wanted, and not too much does."""
-        if stays and not block.kept and self._kept_bytes + block.size <= ALL_KEPT_BYTES:
-            block.kept = True
-            self._kept_bytes += block.size
-        elif block.kept and not stays:
-            block.kept = False
-            self._kept_bytes -= block.size
-        return block.kept
+        with self._lock:
+            if stays and not block.kept and self._kept_bytes + block.size <= ALL_KEPT_BYTES:
+                block.kept = True
+                self._kept_bytes += block.size
+            elif block.kept and not stays:
+                block.kept = False
+                self._kept_bytes -= block.size
+            return block.kept
 
     def _drop(self, most: int, since: float = 0.0) -> None:
         """No more bytes stay than this, and none from before a time; what was given back first goes."""
@@ -348,7 +349,9 @@ def allocation(shape: tuple[int, ...], dtype: Any) -> Callable[[], Array]:
             pass
         if most and len(kept) == most:  # somebody holds these for longer
             with contextlib.suppress(IndexError):
-                arena.keep(_LENT[id(kept.pop(0))][1], False)
+                longest = kept.pop(0)  # named: its block is to be found while it lives
+                arena.keep(_LENT[id(longest)][1], False)
+                del longest
         block = take()
         memory = np.ndarray(shape, kind, block.memory)
         # views of the result refer to this array, so it goes when the last of them does
