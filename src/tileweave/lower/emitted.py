@@ -158,9 +158,7 @@ def program(kind: ProgramKind, views: Mapping[str, OperandView], out: OperandVie
     if family == "reduction":
         letters = "".join(chr(ord("a") + k) for k in range(len(values[0].shape)))
         kept = "".join(letter for k, letter in enumerate(letters) if k not in kind.parameter("axes"))
-        wide = "FP64" if kind.long else None
-        monoid = MONOIDS[kind.asked]
-        return emit_reduction(monoid, values[0], made, f"{letters}->{kept}", wide=wide)
+        return emit_reduction(MONOIDS[kind.asked], values[0], made, f"{letters}->{kept}")
     if family == "group":
         return _emit_rows(kind, list(views.values()), out)
     if family == "attention":
@@ -303,7 +301,7 @@ _RECORDED: dict[Hashable, tuple[RecordedProgram, ...]] = {}
 
 def emitted(kind: ProgramKind, views: Mapping[str, OperandView], out: OperandView) -> Program:
     """As `program`; again from a recorded one where there is one that serves."""
-    if kind.long and kind.family == "contraction":  # how many pieces there are is written out
+    if kind.long:  # how many pieces there are is written out
         return program(kind, views, out)
     key, numbers = _asked(kind, views, out)
     known = _RECORDED.get(key)

@@ -34,8 +34,7 @@ from tileweave.teir.ir.form import may_be_of_sizes
 Array = np.ndarray[Any, Any]
 
 LONGEST_SUM = 1 << 16
-"""Sums of more elements than this are formed in FP64; sums of FP64, and products, are NumPy's, whose order keeps the
-rounding smaller."""
+"""Sums of FP64 of more elements than this, and products, are NumPy's, whose order keeps the rounding smaller."""
 LONG_CONTRACTION = 1 << 18
 """Contractions that sum more products than this in FP32 do so in pieces, whose sums are added in FP64."""
 TEIR_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int16", "int32", "int64")))
@@ -110,7 +109,7 @@ class ProgramKind:
         asked: what the operator's row asks for.
         parameters: of the operation, but for those that the steps and the layouts say.
         names: of the operands.
-        long: whether sums are so long that they are formed in pieces, or wider.
+        long: whether the sums of a contraction are so long that they are formed in pieces.
         steps: of a chain or a group, as primitives.
         product: of a chain behind a product: its operator, letters of its operands and its result, and their type.
     """
@@ -173,8 +172,6 @@ def program_kind(operation: Operation, stage: str, names: Sequence[str]) -> Prog
         product = found.operator, tuple(terms), whole, dtype_name(found.dtype)
     elif family == "contraction":
         long = _is_long(operation)
-    elif family == "reduction":
-        long = result_of(operation)[1].dtype in _FLOATS | _NARROW and _is_long_sum(operation)
     parameters = tuple([pair for pair in operation.parameters if pair[0] not in _SAID])
     asked = operator_of(operation).lowering
     return ProgramKind(family, operation.operator, asked, parameters, tuple(names), long, tuple(steps), product)

@@ -312,7 +312,7 @@ class _Outlining:
         if not is_native(step, task) or step.kernel.backend != COPIES:
             raise _NotCovered
         kind = program_kind(node, step.stage, names)
-        if kind.family == "contraction" and kind.long:
+        if kind.long:
             raise _NotCovered
         constant = [read.name for read in task.reads[:2] if self._table.never_changes(read)]  # others are not arranged
         if not lowering(node, step.stage).startswith(("windows", "contraction")):

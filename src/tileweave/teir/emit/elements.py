@@ -163,7 +163,6 @@ def emit_reduction(
     accumulate: bool = False,
     tiling: Chooser = untiled,
     name: str | None = None,
-    wide: str | None = None,
 ) -> Program:
     """The program of ``out[i] = monoid of in0[i, k] over k``.
 
@@ -175,12 +174,10 @@ def emit_reduction(
         accumulate: take the values into what the output holds, instead of into the neutral element.
         tiling: chooses the tiles of the dims it is given; `contraction_tiles` fits; by default roles are whole.
         name: of the program; by default the reduction's.
-        wide: the type in which sums are formed, that of the output at least; by default the wider one of the two, FP32
-            at least.
 
     Returns:
-        A well-formed program. Sums and products are formed in ``wide`` and narrowed once; max and min in the source's
-        type.
+        A well-formed program. Sums and products are formed in the wider one of the two types, FP32 at least, and
+        narrowed once; max and min in the source's type.
 
     Raises:
         GraphError: there is no such monoid, or the equation does not fit.
@@ -211,9 +208,7 @@ def emit_reduction(
         raise GraphError(where, "no letter is reduced over", inputs=shown(terms), legal="emit_copy")
     terms = refined(where, terms)
     output, extents = terms[1][0], extents_of(where, terms)
-    if monoid not in ("sum", "prod"):
-        wide = source.dtype
-    wide = wide or contraction_dtype(source.dtype, out.dtype)
+    wide = contraction_dtype(source.dtype, out.dtype) if monoid in ("sum", "prod") else source.dtype
     specs = [TensorSpec("in0", source.dtype, "in"), TensorSpec("out", out.dtype, "inout" if accumulate else "out")]
     strides = [letter_strides(letters, operand) for letters, operand in terms]
     offsets = [operand.offset_bytes for _, operand in terms]

@@ -279,6 +279,12 @@ def wide_of(one: Element) -> Element:
     return element(accumulator(one.name))
 
 
+def total_of(monoid: str, piece: Element) -> Element:
+    """The type in which the pieces of a reduction are combined: of sums in FP32 it is FP64, so that no rounding between
+    pieces shows, however many there are."""
+    return element("FP64") if monoid == "sum" and piece.name == "FP32" else piece
+
+
 def relu(f: Function, value: str, element: Element, lanes: int) -> str:
     """``max(value, 0)`` with NaN kept."""
     full = vector(element.memory, lanes)

@@ -5,15 +5,14 @@ the next one reads is stored once and never read. Where the order of points is f
 axis in which most operands are dense runs in vectors. Otherwise the axes run in their given order, one element at a
 time.
 
-A reduction keeps its results in vectors of registers. Along the vectors' own axis it forms ``lanes * unroll``
-interleaved partial results, which are combined pairwise at the end; along other axes it takes up to 16 elements at a
-time into what the output holds. Either order depends on extents, strides and the processor, never on threads. Rows of
-an operand that no cache holds are taken two at a time, from both its halves: as two streams from memory.
+How reductions are formed, `tileweave.backends.cpu.maps.sums` says: in an order that depends on extents, strides and the
+processor, never on threads. Rows of an operand that no cache holds are taken two at a time, from both its halves: as
+two streams from memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -26,11 +25,11 @@ from tileweave.backends.cpu.llvm.meanings import CHEAP, HEAVY, Registers, wide_o
 from tileweave.backends.cpu.maps.blocks import LONG_ROW_BYTES, paged
 from tileweave.backends.cpu.maps.order import Shape, shape_of, with_sizes
 from tileweave.backends.cpu.maps.pieces import MOST_BYTES, SplitReduction, pieces_of
-from tileweave.backends.cpu.maps.points import Carried, Points
+from tileweave.backends.cpu.maps.points import Points
+from tileweave.backends.cpu.maps.sums import Along, moved_by, reduction_of
 from tileweave.backends.cpu.maps.tiles import PIECE, RUN, Crossing, crossing_of, emit_tiles
 from tileweave.backends.cpu.maps.transpose import emit_transpose, transposable
 from tileweave.backends.cpu.target.target import Target
-from tileweave.backends.host import LINE_BYTES
 from tileweave.index.sizes import above, known, plain
 from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, Stage
 from tileweave.teir.merged.order import Pairs
@@ -45,6 +44,7 @@ def emit_elementwise(
     rivals: Pairs,
     *,
     parallel: bool,
+    totals: frozenset[int] = frozenset(),
 ) -> None:
     """Add the function ``name(env, thread, operands..)`` that performs a chain.
 
@@ -56,6 +56,7 @@ def emit_elementwise(
         elements: one per operand.
         rivals: operands that may lie in the same memory.
         parallel: whether it may use the pool.
+        totals: operands that take totals, in FP64, of sums whose pieces are formed in FP32.
     """
     shape = shape_of(op, elements, rivals, target)
     names = [f"p{k}" for k in range(len(op.operands))]
@@ -73,14 +74,15 @@ def emit_elementwise(
 
         emit_transpose(f, target, shape.dims, elements, pointers, meaning, parallel=parallel)
     else:
-        pieces = pieces_of(op, elements) if parallel and prod(dim.extent for dim in shape.outer) < _FEW else None
+        few = prod(dim.extent for dim in shape.outer) < _FEW
+        pieces = pieces_of(op, elements, totals) if parallel and few else None
         if pieces is not None:
             _emit_pieces(f, target, pieces, rivals)
             f.ret()
             return
         if module.sizes is not None:
             shape = with_sizes(shape, elements, module.sizes)
-        chain = _Chain(target, op, elements, rivals, shape)
+        chain = _Chain(target, op, elements, rivals, shape, totals)
         if not chain.outer:
             chain.inner(f, pointers, [])
             f.ret()
@@ -106,7 +108,8 @@ def _emit_pieces(f: Function, target: Target, pieces: SplitReduction, rivals: Pa
     operands = [starts.get(o, f"%p{o}") for o in range(len(pieces.part_elements))]
     for k, part in enumerate(pieces.parts):
         name = f"{f.name}.part{k}"
-        emit_elementwise(f.module, target, name, part, pieces.part_elements, rivals, parallel=k == 0)
+        types, totals = pieces.part_elements, pieces.totals
+        emit_elementwise(f.module, target, name, part, types, rivals, parallel=k == 0, totals=totals)
         given = [f.at(p, word(over)) for p, over in zip(operands, pieces.over_by, strict=True)] if k else operands
         f.call(name, "ptr %env", "i64 %thread", *(f"ptr {p}" for p in given))
     name = f"{f.name}.whole"
@@ -121,11 +124,6 @@ def _bisected(dim: Mode) -> tuple[Mode, tuple[int, ...]]:
     return Mode(extent, dim.strides), tuple(extent * stride for stride in dim.strides)
 
 
-def _moved(f: Function, pointers: Sequence[str], by: Sequence[Value]) -> list[str]:
-    """Addresses so many bytes on."""
-    return [f.at(pointer, distance) for pointer, distance in zip(pointers, by, strict=True)]
-
-
 def _maps(stages: tuple[Stage, ...]) -> bool:
     """Whether all there is to do is to write a function of one operand to another."""
     only = stages[0]
@@ -137,10 +135,9 @@ def _plain(stages: tuple[Stage, ...], elements: tuple[Element, ...]) -> bool:
     return stages[0].kind == "Copy" and elements[0] == elements[-1]
 
 
-_LONG, _SLICE, _RUN = 8192, 1024, 16
-"""Elements of the vectors' axis that one piece takes: of what is short at each, and of functions of dozens of
-instructions, of which so many keep a thread busy, or with a reduction along other axes; elements of such an axis that
-are taken at a time."""
+_LONG, _SLICE = 8192, 1024
+"""Elements of the vectors' axis that one slice takes: of what is short at each, and of functions of dozens of
+instructions, of which so many keep a thread busy, or with a reduction along other axes."""
 _WIDE_BYTES = 64
 """Functions of dozens of instructions take two vectors at once where vectors are narrower than this: their instructions
 alternate, since each waits for the one before, and so many of one vector fill what the processor looks ahead (tanh of a
@@ -153,9 +150,6 @@ _ENOUGH = 256
 """Elements that make the start of a piece worth its while."""
 _APART_BYTES = 1 << 16
 """Between two places that are read as streams of their own, at least."""
-
-Body = Callable[[list[list[str]], str | None, list[str]], list[str]]
-"""Some vectors: their addresses, a mask, and values carried along; returns the values to carry on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +171,20 @@ class _Chain:
     """How a chain runs: outer axes, which may be cut into tasks, and what happens at each of their points."""
 
     def __init__(
-        self, target: Target, op: MergedOp, elements: tuple[Element, ...], rivals: Pairs, shape: Shape
+        self,
+        target: Target,
+        op: MergedOp,
+        elements: tuple[Element, ...],
+        rivals: Pairs,
+        shape: Shape,
+        totals: frozenset[int],
     ) -> None:
         self.target = target
         self.elements = elements
         self.rivals = rivals
         self.stages = op.stages
         self.dropped = op.dropped
-        self.points = Points(target, op, elements, rivals, shape.along.strides)
+        self.points = Points(target, op, elements, rivals, shape.along.strides, totals)
         self.begun = frozenset(stage.output for stage in self.points.reductions if stage.fresh is not None)
         self.heavy = any(stage.kind in HEAVY for stage in self.stages)
         width = max(e.width_bytes for e in elements)
@@ -233,6 +233,17 @@ class _Chain:
             at = self.twins.at
             self.outer = (*self.outer[:at], _bisected(self.outer[at])[0], *self.outer[at + 1 :])
             self.unroll = max(1, self.unroll // 2)
+        read, written = self.read(), self.written()
+        wanted = sorted(read | written) if self.asks and not self.across else ()
+        ahead = tuple([(o, elements[o].width_bytes, o in written) for o in wanted])
+        few = self.few if self.halves else None
+        self.vectors = Along(self.along, self.lanes, self.unroll, self.piece, ahead, few, halving=self.across)
+        self.reduction = None
+        if self.points.reductions:
+            dims, begun = self.sums, self.begun
+            self.reduction = reduction_of(
+                self.points, self.vectors, dims, begun, 2 * longest, across=self.across, heavy=self.heavy
+            )
 
     def twins_of(self, shape: Shape) -> _Twins | None:
         """How to read a large operand of sums as two streams, which memory brings faster than one; None for others."""
@@ -348,10 +359,8 @@ class _Chain:
 
     def row(self, f: Function, pointers: list[str], piece: Value, twins: tuple[tuple[int, ...], ...] = ()) -> None:
         """All of the axes that are left: the vectors' own and those that are summed."""
-        if self.across:  # an axis of a few points per vector goes innermost
-            self.sum_across(f, pointers, piece)
-        elif self.points.reductions:
-            self.sum_along(f, pointers, ((0,) * len(pointers), *twins))
+        if self.reduction is not None:
+            self.reduction.emit(f, pointers, piece, ((0,) * len(pointers), *twins))
         else:
             still = self.points.still(f, pointers, self.lanes)
 
@@ -361,7 +370,7 @@ class _Chain:
                 return []
 
             def kept() -> None:
-                self.run(f, pointers, piece, body, [], self.unroll)
+                self.vectors.run(f, pointers, piece, body, [])
 
             o = self.streamed
             if o is None:
@@ -408,60 +417,16 @@ class _Chain:
         f.loop(head, tail, lambda index, _: at(index, None), step=lanes)
         ends(tail, f.sub(count, tail))
 
-    def run(
-        self, f: Function, pointers: list[str], piece: Value, body: Body, carried: Carried, unroll: int
-    ) -> list[str]:
-        """The vectors' axis: some vectors at a time, then one at a time, then a masked one; values are carried on."""
-        types, values = [type for type, _ in carried], [value for _, value in carried]
-        extent, lanes = self.along.extent, self.lanes
-        left = extent % lanes
-        many, one = extent - extent % (lanes * unroll), extent - left
-
-        def vectors_at(index: Value, count: int, mask: str | None, carry: list[str]) -> list[str]:
-            strides = self.along.strides
-            places = [
-                [f.at(p, f.mul(f.add(index, u * lanes), s)) for p, s in zip(pointers, strides, strict=True)]
-                for u in range(count)
-            ]
-            return body(places, mask, carry)
-
-        def over(first: Value, last: Value, count: int) -> None:
-            def turn(index: Value, carry: list[str]) -> list[Value]:
-                if count == unroll and self.asks and not self.across:
-                    self.ask(f, pointers, index, count)
-                return list(vectors_at(index, count, None, carry))
-
-            carry = list(zip(types, values, strict=True))
-            values[:] = [str(value) for value in f.loop(first, last, turn, step=lanes * count, carry=carry)]
-
-        def rest(begin: Value) -> None:
-            if unroll > 1:
-                over(f.sub(many, begin), f.sub(one, begin), 1)
-            if left and self.halves:
-                self.few(f, pointers, f.sub(one, begin), left)
-            elif left:
-                values[:] = vectors_at(f.sub(one, begin), 1, self.mask(f, left), values)
-
-        if not self.piece:
-            over(0, many, unroll)
-            rest(0)
-            return values
-        begin = f.mul(piece, self.piece)
-        over(0, f.min(f.sub(many, begin), self.piece), unroll)
-        if many < extent:  # pieces carry nothing: their results are their own
-            f.when(f.compare("eq", piece, -(-extent // self.piece) - 1), lambda: rest(begin))
-        return values
-
     def few(self, f: Function, pointers: Sequence[str], index: Value, count: Value) -> None:
         """Fewer elements than a vector has, from an index on: as vectors of half as many lanes, a quarter, ..
 
         For processors that mask no stores, or no narrow ones, or slowly (see `vectors.store_runs`).
         """
-        places: Sequence[Value] = _moved(f, pointers, [f.mul(index, s) for s in self.along.strides])
+        places: Sequence[Value] = moved_by(f, pointers, [f.mul(index, s) for s in self.along.strides])
 
         def some(lanes: int, on: list[str]) -> list[str]:
             self.points.point(f, on, lanes, None, [], given=self.points.still(f, on, lanes))
-            return _moved(f, on, [lanes * s for s in self.along.strides])
+            return moved_by(f, on, [lanes * s for s in self.along.strides])
 
         lanes = self.lanes // 2
         while lanes:
@@ -472,120 +437,3 @@ class _Chain:
                 wanted = f.compare("ne", f.value(f"and i64 {count}, {lanes}"), 0)
             places = f.choose(wanted, ["ptr"] * len(on), partial(some, lanes, on), partial(list, on))
             lanes //= 2
-
-    def ask(self, f: Function, pointers: Sequence[str], index: Value, count: int) -> None:
-        """Ask for the lines that some vectors of dense operands will need in a while."""
-        strides, written = self.along.strides, self.written()
-        for o in sorted(self.read() | written):
-            width = self.elements[o].width_bytes
-            if strides[o] == width:
-                begin = f.at(f.at(pointers[o], f.mul(index, width)), vectors.AHEAD_BYTES)
-                for line in range(0, count * self.lanes * width, LINE_BYTES):
-                    vectors.prefetch(f, f.at(begin, line), write=o in written)
-
-    def mask(self, f: Function, left: int) -> str:
-        """The mask of the first lanes."""
-        if not known(left):
-            return vectors.mask_below(f, str(left), self.lanes)
-        if left > 1:
-            return vectors.mask_of(left, self.lanes)
-        # LLVM 22 widens a masked store of narrowed values whose constant mask has one lane: this one is not constant
-        one = f.add(f.value("lshr i64 %thread, 63"), 1)
-        return vectors.mask_below(f, str(one), self.lanes)
-
-    # ---- reductions ---------------------------------------------------------------------------------------------
-
-    def sum_along(self, f: Function, pointers: list[str], rows: Sequence[tuple[int, ...]]) -> None:
-        """Reductions along the vectors' axis, and along others with it: partial results per lane.
-
-        Each of ``rows`` begins at this distance from the pointers; their loops run together.
-        """
-        registers = Registers(f, self.target, self.lanes)
-        neutral = self.points.neutral(registers)
-        size = len(neutral)
-
-        def body(places: list[list[str]], mask: str | None, carry: list[str]) -> list[str]:
-            result = list(carry)
-            for k, row in enumerate(rows):
-                for u, place in enumerate(places):
-                    first = (k * self.unroll + u) * size
-                    moved = _moved(f, place, row)
-                    result[first : first + size] = self.points.point(
-                        f, moved, self.lanes, mask, carry[first : first + size]
-                    )
-            return result
-
-        def nested(dims: Sequence[Mode], pointers: list[str], carried: Carried) -> list[str]:
-            if not dims:
-                return self.run(f, pointers, 0, body, carried, self.unroll)
-            types = [type for type, _ in carried]
-
-            def inside(index: Value, carry: list[str]) -> list[Value]:
-                moved = [f.at(p, f.mul(index, s)) for p, s in zip(pointers, dims[0].strides, strict=True)]
-                return list(nested(dims[1:], moved, list(zip(types, carry, strict=True))))
-
-            return [str(value) for value in f.loop(0, dims[0].extent, inside, carry=carried, nonempty=True)]
-
-        found = nested(self.sums, pointers, neutral * self.unroll * len(rows))
-        for k, row in enumerate(rows):
-            starts = range(k * self.unroll * size, (k + 1) * self.unroll * size, size)
-            self.conclude(f, _moved(f, pointers, row), [found[first : first + size] for first in starts])
-
-    def conclude(self, f: Function, pointers: list[str], parts: list[list[str]]) -> None:
-        """Partial results per lane to one result, which is written."""
-        registers = Registers(f, self.target, self.lanes)
-        while len(parts) > 1:
-            half = len(parts) // 2
-            parts = [self.points.joined(registers, a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
-        result, lanes = parts[0], self.lanes
-        while lanes > 1:
-            lanes //= 2
-            halves = [self.points.half(f, result, lanes, upper) for upper in (False, True)]
-            result = self.points.joined(Registers(f, self.target, lanes), *halves)
-        if not self.begun.issuperset(self.points.results):
-            held = self.points.joined(Registers(f, self.target, 1), self.points.found(f, pointers, 1, None), result)
-            result = [a if o in self.begun else b for o, a, b in zip(self.points.results, result, held, strict=True)]
-        self.points.keep(f, pointers, dict(zip(self.points.results, result, strict=True)), 1, None)
-
-    def sum_across(self, f: Function, pointers: list[str], piece: Value) -> None:
-        """Reductions along other axes than the vectors' own: a few elements of the last one at a time."""
-        registers = Registers(f, self.target, self.lanes)
-        neutral = self.points.neutral(registers)
-        size, types = len(neutral), [type for type, _ in neutral]
-        starts = {o: value for o, (_, value) in zip(self.points.results, neutral, strict=True) if o in self.begun}
-        last = self.sums[-1] if self.sums else Mode(1, (0,) * len(pointers))
-
-        def begin(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
-            for place in places:
-                self.points.keep(f, place, starts, self.lanes, mask)
-            return []
-
-        def elements(count: Value) -> Body:
-            def body(places: list[list[str]], mask: str | None, _: list[str]) -> list[str]:
-                def one(index: Value, carry: list[str]) -> list[Value]:
-                    result: list[Value] = []
-                    for u, place in enumerate(places):
-                        moved = [f.at(p, f.mul(index, s)) for p, s in zip(place, last.strides, strict=True)]
-                        result += self.points.point(f, moved, self.lanes, mask, carry[u * size : (u + 1) * size])
-                    return result
-
-                held = [value for place in places for value in self.points.found(f, place, self.lanes, mask)]
-                sums = f.loop(0, count, one, carry=list(zip(types * len(places), held, strict=True)), nonempty=True)
-                for u, place in enumerate(places):
-                    part = [str(value) for value in sums[u * size : (u + 1) * size]]
-                    self.points.keep(f, place, dict(zip(self.points.results, part, strict=True)), self.lanes, mask)
-                return []
-
-            return body
-
-        def runs(moved: list[str]) -> None:
-            def run(index: Value, _: list[str]) -> None:
-                places = [f.at(p, f.mul(index, s)) for p, s in zip(moved, last.strides, strict=True)]
-                count = f.min(f.sub(last.extent, index), _RUN)
-                self.run(f, places, piece, elements(count), [], self.unroll)
-
-            f.loop(0, last.extent, run, step=_RUN)
-
-        if starts:
-            self.run(f, pointers, piece, begin, [], self.unroll)
-        emit_nest(f, self.sums[:-1], pointers, runs)

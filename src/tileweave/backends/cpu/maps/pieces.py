@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tileweave.backends.cpu.llvm.elements import Element
-from tileweave.backends.cpu.llvm.meanings import wide_of
+from tileweave.backends.cpu.llvm.meanings import total_of, wide_of
 from tileweave.index.sizes import derived
 from tileweave.teir.merged.form import MONOIDS, MergedOp, Mode, Stage
 
@@ -32,6 +32,7 @@ class SplitReduction:
 
     Args:
         results: numbers of the operands that are reductions' results, in the order of their stages.
+        totals: those of them whose partial results are totals in FP64 of sums whose pieces are formed in FP32.
         parts: what forms partial results: pieces that may be formed at once, and what is left over. They have the
             operands of the whole, with partial results for results.
         over_by: bytes from the operands of the pieces to those of what is left over.
@@ -43,6 +44,7 @@ class SplitReduction:
     """
 
     results: tuple[int, ...]
+    totals: frozenset[int]
     parts: tuple[MergedOp, ...]
     over_by: tuple[int, ...]
     part_elements: tuple[Element, ...]
@@ -52,12 +54,15 @@ class SplitReduction:
     whole_elements: tuple[Element, ...]
 
 
-def pieces_of(op: MergedOp, elements: tuple[Element, ...]) -> SplitReduction | None:
+def pieces_of(
+    op: MergedOp, elements: tuple[Element, ...], totals: frozenset[int] = frozenset()
+) -> SplitReduction | None:
     """A chain with reductions in pieces; None where it has many results, or few points.
 
     Args:
         op: a chain whose points may be visited in any order.
         elements: one per operand.
+        totals: operands that take totals in FP64 of sums whose pieces are formed in FP32.
     """
     sums = [stage for stage in op.stages if stage.kind in MONOIDS]
     dims = [dim for dim in op.modes if dim.extent > 1]
@@ -66,7 +71,8 @@ def pieces_of(op: MergedOp, elements: tuple[Element, ...]) -> SplitReduction | N
     results = tuple(stage.output for stage in sums)
     kept = sorted((dim for dim in dims if dim.strides[results[0]]), key=lambda dim: -abs(dim.strides[results[0]]))
     over = sorted((dim for dim in dims if not dim.strides[results[0]]), key=lambda dim: dim.extent)
-    wide = [wide_of(elements[o]) for o in results]
+    wide = [total_of(MONOIDS[stage.kind], wide_of(elements[stage.output])) for stage in sums]
+    totals |= {o for o, one in zip(results, wide, strict=True) if one != wide_of(elements[o])}
     spans = [one.width_bytes * prod(dim.extent for dim in kept) for one in wide]
     count = derived(_count, prod(dim.extent for dim in dims), sum(spans))
     if not over or count < _LEAST or over[-1].extent < count:
@@ -97,6 +103,7 @@ def pieces_of(op: MergedOp, elements: tuple[Element, ...]) -> SplitReduction | N
     over_by = [count * behind[o] if o in behind else count * length * s if s else 0 for o, s in enumerate(cut.strides)]
     return SplitReduction(
         results,
+        totals,
         tuple(parts),
         tuple(over_by),
         tuple(wide[results.index(o)] if o in results else one for o, one in enumerate(elements)),
