@@ -202,7 +202,7 @@ class Reduction:
         p, axis, lanes = self.points, self.along, self.along.lanes
         step = lanes * axis.unroll
         registers = Registers(f, p.target, lanes)
-        neutral, size, count = p.neutral(registers), len(p.reductions), max(1, axis.unroll // 2)
+        neutral, size, count = p.neutral(registers), len(p.reductions), axis.unroll // 2
         none = neutral * (count + 1) * len(rows)  # per row a part of each pair of vectors, and one of its end
 
         def body(places: list[list[str]], mask: str | None, carry: list[str]) -> list[str]:
@@ -222,7 +222,8 @@ class Reduction:
             for k in range(len(rows)):
                 one = [parts[k * width + u * size : k * width + (u + 1) * size] for u in range(count + 1)]
                 own = slice(k * size, (k + 1) * size)
-                found[own] = p.added(f, totals[own], p.as_one(registers, one), lanes)
+                piece = p.as_one(registers, one)
+                found[own] = p.added(f, totals[own], piece, lanes) if p.pieces else piece
             return found
 
         def along(pointers: list[str], carried: Carried) -> list[str]:
