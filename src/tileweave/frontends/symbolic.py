@@ -26,7 +26,7 @@ from tileweave.planner import Machines, Plan
 from tileweave.planner.machine import machines as make_machines
 from tileweave.planner.simulate import costed
 from tileweave.runtime.api import run, source
-from tileweave.runtime.direct import Watch
+from tileweave.runtime.direct import Found, Watch
 from tileweave.runtime.further.known import KnownForms
 from tileweave.runtime.planned import bound_like, whole
 from tileweave.runtime.prepare import keeping
@@ -271,10 +271,10 @@ class SymbolicPlan:
         if form is None:
             return None
         which = form.key, where, threads, registered()
-        found = known.found(form, which, key, lambda place: given[Tensor(form.order[place])])
+        found = known.found(form, which, key, lambda place: given[Tensor(form.order[place])], new=out is None)
         if found is None:
             return known.watch(form, which, where.machines[0].memory_bytes, soon=True)
-        return known.ran(found, model.graph, out)
+        return known.ran(found, model.graph, out) if isinstance(found, Found) else found
 
     def of(self, extents: Mapping[str, int]) -> Plan:
         """The plan for extents, perhaps without estimates: the steps of one that differs in nothing else are bound, and

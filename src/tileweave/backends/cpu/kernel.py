@@ -196,7 +196,7 @@ class CpuKernel:
         like, table, places = found
         kernel: CpuKernel = like.again(self._how, table, places)
         kernel._program, kernel._numbers = None, tuple(numbers)
-        keep(self._key, kernel)
+        keep(self._key, like)
         return kernel
 
     def own(self) -> CpuKernel | None:
@@ -223,6 +223,7 @@ class CpuKernel:
         made = object.__new__(CpuKernel)
         made.__dict__.update(self.__dict__)
         made._how, made._program, made._plan, made._over = how, how.program, "", None
+        made._like = self._like or self
         made._packings, made._tables = places.packings, places.tables
         spans, bounds = list(zip(self._specs, places.bounds, strict=True)), places.bounds
         if places.packings:
@@ -390,6 +391,12 @@ class CpuKernel:
         arena.give(block)
         return not clash
 
+    def run_at(self, addresses: Sequence[int]) -> None:
+        """As `run_once`, on arrays that are known to fit, at these addresses."""
+        block = self._begin(addresses=addresses)
+        self._entry(block.address)
+        arena.give(block)
+
     def _run(self, addresses: Sequence[int]) -> None:
         try:
             block = self._idle.pop()
@@ -405,7 +412,7 @@ class CpuKernel:
         else:
             arena.give(block)
 
-    def _begin(self, size_bytes: int = 0, memory: int = 0) -> Block:
+    def _begin(self, size_bytes: int = 0, memory: int = 0, addresses: Sequence[int] = ()) -> Block:
         """Memory of a call, with what never changes at its start; of a size that is given: the environment alone."""
         try:
             block = arena.take(size_bytes or self._block_bytes)
@@ -413,7 +420,7 @@ class CpuKernel:
             problem = f"there is no memory for {self._block_bytes} bytes of scratch and packed operands"
             raise self._checks.error(self, problem, "scratch that fits in memory, or fewer threads") from None
         self._fill(block.memory, memory or block.address)
-        self._point(block, [0] * len(self._specs), memory)
+        self._point(block, addresses or [0] * len(self._specs), memory)
         return block
 
     def _fill(self, env: Any, memory: int) -> None:
@@ -429,7 +436,7 @@ class CpuKernel:
             bases = iter(addresses)
             addresses = [
                 (memory or block.address) + self._scratch[spec.name] if spec.role == "scratch" else next(bases)
-                for spec in self.program.tensors
+                for spec in self._how.program.tensors  # whose sizes may be others
             ]
         self._bases.pack_into(block.memory, self._head.size, *addresses)
 
@@ -559,7 +566,7 @@ def _made(how: _How, *, cache: bool) -> CpuKernel:
     if again is not None:
         like, table, places = again
         kernel: CpuKernel = like.again(how, table, places)
-        keep(key, kernel)
+        keep(key, like)
         return kernel
     if kind is not None and not products:  # without a product it is no convolution, and of no family
         new = _written(how, fixed, key)

@@ -5,7 +5,7 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod
 from operator import mul
@@ -48,6 +48,24 @@ class ArrayPlace(NamedTuple):
     array: Array | None = None
 
 
+class AgainCall(NamedTuple):
+    """A call of a run.
+
+    Args:
+        kernel: that is called.
+        places: of its operands, in its order.
+        number: of its task.
+        addresses: of the operands; None: it asks for `arrays`.
+        arrays: at these places.
+    """
+
+    kernel: Any
+    places: Sequence[ArrayPlace]
+    number: int
+    addresses: Sequence[int] | None = None
+    arrays: Sequence[Array] = ()
+
+
 class _Otherwise(Exception):
     """A decision falls otherwise than it did."""
 
@@ -57,80 +75,58 @@ def dense(shape: tuple[int, ...], width: int) -> tuple[int, ...]:
     return tuple([*accumulate(shape[:0:-1], mul, initial=width)][::-1]) if shape else ()
 
 
-class AgainBinding:
-    """What a run does for a graph, as `tileweave.lower.binding.TaskBinding`.
+class AgainCalls:
+    """The calls of a run of a graph, and where all that they read and write lies.
 
     Args:
         outline: of a plan of a graph of the same form.
         form: of the graph.
-        arrays: for each source that every run brings, one that lies as it will.
+        arrays: for each source that every run brings, it, or one that lies as it will.
+        new: makes the array for a result, or one that lies as it will, of its extents and type.
     """
 
-    python_steps = combined = in_columns = outputs = 0
-
-    def __init__(self, outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> None:
-        self._outline, self._form, self._arrays = outline, form, arrays
+    def __init__(
+        self,
+        outline: Outline,
+        form: GraphForm,
+        arrays: Sequence[Array],
+        new: Callable[[tuple[int, ...], np.dtype[Any]], Array],
+    ) -> None:
+        self._outline, self._form, self.arrays = outline, form, arrays
         sizes = form.sizes
-        if any(sizes[k] != value for k, value in outline.still):
+        if any([sizes[k] != value for k, value in outline.still]):
             raise _Otherwise
         for one, other in outline.alike:
             if form.order[one].parameters != form.order[other].parameters:
                 raise _Otherwise
-        self.bound, self.first_result = tuple(range(len(arrays))), len(arrays)
-        kinds = [(shaped.of(form), dtype) for shaped, dtype in outline.results]
-        self.results = [_like(n, dense(n, dtype.itemsize), dtype) for n, dtype in kinds]
-        self.calls: dict[str, Calls] = {COPIES: backend(COPIES).calls()}
-        self._native: Any = self.calls[COPIES]
-        self._segment = CallSegment(COPIES)
-        self._held: list[Any] = []
-        self._shapes = [work.made.of(form) for work in outline.works]
+        self.first_result = len(arrays)
+        self.held: list[Any] = []
+        """What has to stay alive, beside the constants of the graph."""
         self._blocks: dict[int, ArrayPlace] = {}
         self._puts: dict[tuple[int, int], tuple[tuple[int, ...], list[tuple[int, int, Any]]]] = {}
-        self._constants = [form.order[place].data.array for place in outline.sources if place not in outline.bound]
-        self._lay_out()
-        for work, shape in zip(outline.works, self._shapes, strict=True):
-            self._add(work, shape)
-        self.apart = self._apart()
-        self.kernels, self.fixed = len(self._segment.calls), len(outline.fixed)
-        self.found: list[Found] = [(self._segment.tasks[-1], self._segment)] if self._segment.calls else []
-
-    @property
-    def kept(self) -> list[Any]:
-        """What has to stay alive."""
-        return [*self._held, *self._constants]
-
-    @property
-    def bytes(self) -> int:
-        """Of all that is kept between runs, but for the constants of the graph."""
-        return sum([one.nbytes for one in self._held if isinstance(one, np.ndarray)])
-
-    @property
-    def constant_bytes(self) -> int:
-        """Of the constants of the graph, which are kept, too."""
-        return sum([one.nbytes for one in self._constants])
-
-    gathered_bytes = np.zeros(0, np.int64)
-
-    def wanted(self) -> list[Wanted]:
-        """As `TaskBinding`."""
-        return [
-            *actions.wanted_of(self._arrays, False),
-            *actions.wanted_of(self.results, True, self.first_result),
-        ]
+        kinds = [(shaped.of(form), dtype) for shaped, dtype in outline.results]
+        self._lay_out(kinds)
+        self.results = [new(*kind) for kind in kinds]
+        self.calls: list[AgainCall] = []
+        for work in outline.works:
+            self._add(work, work.made.of(form))
 
     # ---- places -----------------------------------------------------------------------------------------------------
 
-    def _lay_out(self) -> None:
+    def _lay_out(self, results: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
         """Places the buffers of the arena."""
         form, outline = self._form, self._outline
         spans = [(prod(b.shaped.of(form)) * b.width_bytes, b.first, b.last) for b in outline.buffers]
-        held = sum([size for size, _, _ in spans]) + sum([one.nbytes for one in self.results])
+        held = sum([size for size, _, _ in spans]) + sum([prod(shape) * dtype.itemsize for shape, dtype in results])
         if held > outline.memory_bytes:
             raise _Otherwise
-        self._starts, self.arena_bytes = place_in_time(spans)
-        self._memory = empty((max(self.arena_bytes, 1 << 16),), np.uint8) if spans else None
-        self._base = 0 if self._memory is None else address_of(self._memory)
-        self._held.append(self._memory)
+        self.arena_bytes = self._base = 0
+        self._memory: Array | None = None
+        if spans:
+            self._starts, self.arena_bytes = place_in_time(spans)
+            self._memory = empty((max(self.arena_bytes, 1 << 16),), np.uint8)
+            self._base = address_of(self._memory)
+            self.held.append(self._memory)
 
     def _block(self, task: int) -> ArrayPlace:
         """Where the block of a task lies."""
@@ -185,7 +181,7 @@ class AgainBinding:
         if place not in self._outline.bound:
             return _there(self._form.order[place].data.array)
         number = self._outline.bound.index(place)
-        array = self._arrays[number]
+        array = self.arrays[number]
         return ArrayPlace(number, 0, array.shape, array.strides)
 
     def _sight(self, seen: SeenAs, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayPlace:
@@ -204,22 +200,22 @@ class AgainBinding:
 
     def _filled(self, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayPlace:
         held = np.asarray(value).astype(dtype)
-        self._held.append(held)
+        self.held.append(held)
         return ArrayPlace(THERE, address_of(held), shape, (0,) * len(shape), held)
 
     def _address(self, place: ArrayPlace) -> int:
         if place.where < 0:
             return place.offset_bytes + (self._base if place.where == ARENA else 0)
-        return address_of(self._object(place.where)) + place.offset_bytes
+        return address_of(self.object(place.where)) + place.offset_bytes
 
-    def _object(self, number: int) -> Array:
-        """An array that lies as an object of the run does."""
-        return self._arrays[number] if number < self.first_result else self.results[number - self.first_result]
+    def object(self, number: int) -> Array:
+        """An object of the run, or what lies as it."""
+        return self.arrays[number] if number < self.first_result else self.results[number - self.first_result]
 
     def _array(self, place: ArrayPlace, dtype: np.dtype[Any]) -> Array:
         """An array at a place."""
         held = place.array if place.where == THERE else self._memory if place.where == ARENA else None
-        return _at(self._address(place), place, dtype, self._object(place.where) if held is None else held)
+        return _at(self._address(place), place, dtype, self.object(place.where) if held is None else held)
 
     # ---- calls ------------------------------------------------------------------------------------------------------
 
@@ -248,11 +244,11 @@ class AgainBinding:
             ]
             for k, array in enumerate(cast("Arranged", kernel).arranged(known)):  # type: ignore[arg-type]
                 if array is not known[k]:
-                    self._held.append(array)
+                    self.held.append(array)
                     addresses[k] = address_of(array)
                     given[k] = ArrayPlace(THERE, addresses[k], (), ())
         self._check(kernel, given)
-        self._point(self._native.add_at(kernel, addresses), given, work.number)
+        self.calls.append(AgainCall(kernel, given, work.number, addresses))
 
     def _input(self, work: TaskWork, k: int, shape: tuple[int, ...], made: tuple[int, ...]) -> ArrayPlace:
         one = work.inputs[k]
@@ -277,7 +273,7 @@ class AgainBinding:
             move = backend(COPIES).mover(*both, self._outline.threads)  # type: ignore[attr-defined]
             if move is None:
                 raise _Otherwise
-            self._point(self._native.add(move, both), [found, target], work.number)
+            self.calls.append(AgainCall(move, [found, target], work.number, arrays=both))
         return ArrayPlace(ARENA, start, whole, strides)
 
     def _call(self, work: TaskWork, places: Sequence[ArrayPlace], target: ArrayPlace) -> None:
@@ -289,17 +285,8 @@ class AgainBinding:
         if call is None:
             raise _Otherwise
         given = [x if array is None else array for x, array in zip(arrays, new, strict=True)]
-        self._held += given
-        self._point(self._native.add(call, [*given, made]), [*places, target], work.number)
-
-    def _point(self, call: int, given: Sequence[ArrayPlace], number: int) -> None:
-        segment = self._segment
-        for k, place in enumerate(given):
-            if place.where >= 0:
-                slot = Slot(place.where, None, self._object(place.where))
-                segment.points.append((call, k, slot, place.offset_bytes))
-        segment.calls.append(call)
-        segment.tasks.append(number)
+        self.held += given
+        self.calls.append(AgainCall(call, [*places, target], work.number, arrays=[*given, made]))
 
     def _check(self, kernel: Any, given: Sequence[ArrayPlace]) -> None:
         """That what a kernel touches lies in the arena or in an object."""
@@ -312,22 +299,71 @@ class AgainBinding:
 
     def _reach(self, number: int) -> tuple[int, int]:
         """The bytes of an object, from its first element."""
-        one = self._object(number)
+        one = self.object(number)
         if one.flags.c_contiguous:
             return 0, one.nbytes
         low, high = np.lib.array_utils.byte_bounds(one)
         return low - address_of(one), high - address_of(one)
 
-    def _apart(self) -> Apart:
+
+class AgainBinding:
+    """What a run does for a graph, as `tileweave.lower.binding.TaskBinding`.
+
+    Args:
+        outline: of a plan of a graph of the same form.
+        form: of the graph.
+        arrays: for each source that every run brings, one that lies as it will.
+    """
+
+    python_steps = combined = in_columns = outputs = 0
+    gathered_bytes = np.zeros(0, np.int64)
+
+    def __init__(self, outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> None:
+        made = AgainCalls(outline, form, arrays, lambda shape, dtype: _like(shape, dense(shape, dtype.itemsize), dtype))
+        self._constants = [form.order[place].data.array for place in outline.constant]
+        self._arrays, self._held, self.arena_bytes = arrays, made.held, made.arena_bytes
+        self.bound, self.first_result, self.results = tuple(range(len(arrays))), len(arrays), made.results
+        native, segment = backend(COPIES).calls(), CallSegment(COPIES)
+        self.calls: dict[str, Calls] = {COPIES: native}
+        for kernel, places, number, addresses, own in made.calls:
+            call = native.add(kernel, own) if addresses is None else cast("Any", native).add_at(kernel, addresses)
+            for k, place in enumerate(places):
+                if place.where >= 0:
+                    slot = Slot(place.where, None, made.object(place.where))
+                    segment.points.append((call, k, slot, place.offset_bytes))
+            segment.calls.append(call)
+            segment.tasks.append(number)
+        self.apart = self._apart(outline, form)
+        self.kernels, self.fixed = len(segment.calls), len(outline.fixed)
+        self.found: list[Found] = [(segment.tasks[-1], segment)] if segment.calls else []
+
+    @property
+    def kept(self) -> list[Any]:
+        """What has to stay alive."""
+        return [*self._held, *self._constants]
+
+    @property
+    def bytes(self) -> int:
+        """Of all that is kept between runs, but for the constants of the graph."""
+        return sum([one.nbytes for one in self._held if isinstance(one, np.ndarray)])
+
+    def wanted(self) -> list[Wanted]:
+        """As `TaskBinding`."""
+        return [
+            *actions.wanted_of(self._arrays, False),
+            *actions.wanted_of(self.results, True, self.first_result),
+        ]
+
+    def _apart(self, outline: Outline, form: GraphForm) -> Apart:
         """What must not share memory in a run."""
-        outline, read, fits = self._outline, list[tuple[int, Array]](), dict[int, Array]()
+        read, fits = list[tuple[int, Array]](), dict[int, Array]()
         for number, held in enumerate(outline.sources):
             if held in outline.bound:
                 place = outline.bound.index(held)
                 fits[number] = self._arrays[place]
                 read.append((place, self._arrays[place]))
             else:
-                read.append((-1, self._form.order[held].data.array))
+                read.append((-1, form.order[held].data.array))
         lie = [(one.dtype, one.shape, one.strides) for one in self.results]
         over = [
             frozenset([k for k in may if (fits[k].dtype, fits[k].shape, fits[k].strides) == own])
@@ -345,15 +381,37 @@ def bind_again(outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> Ag
         form: of the graph.
         arrays: for each of `Outline.bound`.
     """
-    constant = [place for place in outline.sources if place not in outline.bound]
-    held = [form.order[place].data.array for place in constant]
-    for place, one in zip([*outline.bound, *constant], [*arrays, *held], strict=True):
-        if one.dtype is not form.order[place].type.dtype or regular(one) is not one:
-            return None
+    if not _lie_as_expected(outline, form, arrays):
+        return None
     try:
         return AgainBinding(outline, form, [_like(one.shape, one.strides, one.dtype) for one in arrays])
     except _Otherwise:
         return None
+
+
+def run_again(outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> list[Array] | None:
+    """The results of a graph of the form of an outline, for which nothing is made ready that would serve another run;
+    None as `bind_again`, and where something else is called than kernels on addresses."""
+    if any([work.programs is None for work in outline.works]) or not _lie_as_expected(outline, form, arrays):
+        return None
+    try:
+        made = AgainCalls(outline, form, arrays, empty)
+    except _Otherwise:
+        return None
+    if any([one.addresses is None or not hasattr(one.kernel, "run_at") for one in made.calls]):
+        return None
+    for kernel, _, _, addresses, _ in made.calls:
+        kernel.run_at(addresses)
+    return made.results
+
+
+def _lie_as_expected(outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> bool:
+    """Whether kernels can read the arrays of a graph where they lie."""
+    held = [form.order[place].data.array for place in outline.constant]
+    for place, one in zip([*outline.bound, *outline.constant], [*arrays, *held], strict=True):
+        if one.dtype is not form.order[place].type.dtype or regular(one) is not one:
+            return False
+    return True
 
 
 def _there(array: Array) -> ArrayPlace:

@@ -236,6 +236,11 @@ class Outline:
         return sum([one.nbytes for one in self.fixed.values()]) + self.constant_bytes
 
     @cached_property
+    def constant(self) -> tuple[int, ...]:
+        """Those of the sources that no run brings."""
+        return tuple([place for place in self.sources if place not in self.bound])
+
+    @cached_property
     def at(self) -> dict[int, int]:
         """The place among `works` of that of each task."""
         return {work.number: k for k, work in enumerate(self.works)}

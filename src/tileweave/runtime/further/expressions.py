@@ -52,9 +52,11 @@ def further(target: Any, graph: Graph, threads: int, out: Any) -> list[Any] | Wa
         return None
     backends = registered()
     key = form.key, kind, threads, backends
-    found = KNOWN.found(form, key, form.sizes, lambda place: form.order[place].data.array)
+    found = KNOWN.found(form, key, form.sizes, lambda place: form.order[place].data.array, new=out is None)
     if found is None:
         return KNOWN.watch(form, key, where.machines[0].memory_bytes)
+    if isinstance(found, list):
+        return found
     results = KNOWN.ran(replace(found, idle=Idle()), graph, out)
     if results is None or type(target) is not Tensor or not _quickly(target, found, threads, backends):
         found.idle.append(found.executable)

@@ -15,7 +15,7 @@ import numpy as np
 from tileweave.graph import Graph, Source
 from tileweave.kept import keep_last
 from tileweave.lower.actions import WorkFailed
-from tileweave.lower.again.bound import bind_again
+from tileweave.lower.again.bound import bind_again, run_again
 from tileweave.lower.again.form import GraphForm, form_of
 from tileweave.lower.again.outline import Outline
 from tileweave.lower.again.outlining import outline_of
@@ -37,7 +37,8 @@ class KnownForms:
         most_bytes: that bindings hold, and constants of the forms.
         apart: whether bindings may be all that holds the constants of their graphs: these count then, too.
         outlines: by form; None where one was met once, or where nothing can be said of it.
-        bindings: by form, sizes and how arrays lie: what runs use, and the bytes that it holds.
+        bindings: by form, sizes and how arrays lie: what runs use, nothing yet where they were met once, and the bytes
+            that it and the sizes hold.
     """
 
     brought: Callable[[Source], bool]
@@ -47,21 +48,33 @@ class KnownForms:
     outlines: dict[Hashable, Outline | None] = field(default_factory=dict)
     bindings: dict[Hashable, tuple[Idle, int]] = field(default_factory=dict)
 
-    def found(self, form: GraphForm, key: Hashable, name: Hashable, arrays: Callable[[int], Array]) -> Found | None:
-        """What runs a graph; None where nothing known serves.
+    def found(
+        self, form: GraphForm, key: Hashable, name: Hashable, arrays: Callable[[int], Array], *, new: bool
+    ) -> Found | list[Array] | None:
+        """What runs a graph, or its results where it is met for the first time: nothing that would serve another run is
+        made before it comes again. None where nothing known serves.
 
         Args:
             form: of the graph.
             key: equal for graphs that are planned and fused alike whatever their extents.
             name: equal for graphs of one key that have the same sizes.
             arrays: the array for the source at a place.
+            new: whether results are new arrays.
         """
         outline = self.outlines.get(key)
         if outline is None:
             return None
         given = tuple([arrays(place) for place in outline.bound])
         which = (key, name, *[(one.strides, one.flags.aligned) for one in given])
-        idle, size = self.bindings.pop(which, (None, 0))
+        met = self.bindings.pop(which, None)
+        constants = [form.order[place].data.array.nbytes for place in outline.constant] if self.apart else ()
+        size = sum(constants)
+        if met is None and new:
+            results = run_again(outline, form, given)
+            if results is not None:
+                self._keep_binding(which, Idle(), size)
+                return results
+        idle, size = met or (Idle(), size)
         executable = None
         if idle:
             with suppress(IndexError):  # two runs at once never share one
@@ -71,14 +84,17 @@ class KnownForms:
             if made is None:
                 return None
             executable = Executable(outline.tasks, made)
-            size = made.bytes + (made.constant_bytes if self.apart else 0)
-        idle = idle or Idle()
-        if size <= self.most_bytes:
-            self.bindings[which] = idle, size
-            keep_last(self.bindings, self.most)
-            while self.bindings and sum([size for _, size in tuple(self.bindings.values())]) > self.most_bytes:
-                keep_last(self.bindings, len(self.bindings) - 1)
+            size = made.bytes + sum(constants)
+        self._keep_binding(which, idle, size)
         return Found(executable, given, idle)
+
+    def _keep_binding(self, which: Hashable, idle: Idle, size_bytes: int) -> None:
+        if size_bytes > self.most_bytes:
+            return
+        self.bindings[which] = idle, size_bytes
+        keep_last(self.bindings, self.most)
+        while size_bytes and sum([size for _, size in tuple(self.bindings.values())]) > self.most_bytes:
+            keep_last(self.bindings, len(self.bindings) - 1)
 
     @staticmethod
     def ran(found: Found, graph: Graph, out: Any) -> list[Any] | None:
