@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tileweave.backends.base import registered
-from tileweave.backends.host import available_threads
 from tileweave.errors import GraphError
 from tileweave.frontends.model import Model
 from tileweave.graph import Hole, Source, Tensor
@@ -208,13 +207,8 @@ class SymbolicModel:
         key = tuple([extents[name] for name in self.dims])
         with nullcontext() if key in self.made else keeping():  # once for all that is made of further extents
             model = self.at(**extents)
-            bound = model.bind(*arrays, **named)
-            plan = SymbolicPlan(self, None, self.plans)
-            values: Any = plan.computed(key, model, bound, available_threads(), None)
-            if not isinstance(values, list):
-                given: dict[Any, Any] = {**dict(zip(self.inputs, arrays, strict=False)), **named}
-                known = self.plans.get(key)
-                values = run(plan, bind=given) if known is None else run(known, bind=bound)
+            bound, known = model.bind(*arrays, **named), self.plans.get(key)
+            values = run(known or _AtExtents(SymbolicPlan(self, None, self.plans), extents, model), bind=bound)
         return dict(zip(model.outputs, values if isinstance(values, list) else [values], strict=True))
 
     def __str__(self) -> str:
@@ -258,23 +252,7 @@ class SymbolicPlan:
         takes their plan when that is bound."""
         extents = self.model.checked(self.model.whole(**bind))
         model = self.model.at(**extents)
-        return self.computed(tuple(extents.values()), model, model.bind(**bind), threads, out)
-
-    def computed(
-        self, key: tuple[int, ...], model: Model, given: Mapping[Any, Any], threads: int, out: Any
-    ) -> list[Any] | Watch | None:
-        """As `further`, for the extents ``key``, their model, and arrays by source."""
-        where = self.machines or make_machines(1)
-        if key in self.made or len(where) > 1:
-            return None
-        known, form = self.model.known, _kept(self.model.forms, key, lambda: form_of(model.graph, _brought))
-        if form is None:
-            return None
-        which = form.key, where, threads, registered()
-        found = known.found(form, which, key, lambda place: given[Tensor(form.order[place])], new=out is None)
-        if found is None:
-            return known.watch(form, which, where.machines[0].memory_bytes, soon=True)
-        return known.ran(found, model.graph, out) if isinstance(found, Found) else found
+        return _AtExtents(self, extents, model).further(model.bind(**bind), threads, out)
 
     def of(self, extents: Mapping[str, int]) -> Plan:
         """The plan for extents, perhaps without estimates: the steps of one that differs in nothing else are bound, and
@@ -299,6 +277,40 @@ class SymbolicPlan:
             plan = self.at(**dict(zip(dims, key, strict=True)))
             rows.append(f"{bound}: {plan.seconds * 1e3:.3g} ms, {size_text(max(plan.peak_bytes, default=0))}")
         return "\n".join([*rows, *([next(reversed(self.made.values())).explain()] if self.made else ["no plan yet"])])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _AtExtents:
+    """A symbolic plan at some extents, which are checked: `tileweave.run` takes it with arrays by source.
+
+    Args:
+        plan: for any extents.
+        extents: by name.
+        model: for these.
+    """
+
+    plan: SymbolicPlan
+    extents: Mapping[str, int]
+    model: Model
+
+    def bound(self, bind: Mapping[Any, Any]) -> tuple[Plan, Mapping[Any, Any]]:
+        """The plan, and the arrays."""
+        return self.plan.of(self.extents), bind
+
+    def further(self, bind: Mapping[Any, Any], threads: int, out: Any) -> list[Any] | Watch | None:
+        """As `SymbolicPlan.further`."""
+        whole, where = self.plan.model, self.plan.machines or make_machines(1)
+        key = tuple([self.extents[name] for name in whole.dims])
+        if key in self.plan.made or len(where) > 1:
+            return None
+        known, form = whole.known, _kept(whole.forms, key, lambda: form_of(self.model.graph, _brought))
+        if form is None:
+            return None
+        which = form.key, where, threads, registered()
+        found = known.found(form, which, key, lambda place: bind[Tensor(form.order[place])], new=out is None)
+        if found is None:
+            return known.watch(form, which, where.machines[0].memory_bytes, soon=True)
+        return known.ran(found, self.model.graph, out) if isinstance(found, Found) else found
 
 
 _LOCK = lock_of_process()

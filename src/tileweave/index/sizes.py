@@ -74,16 +74,17 @@ class Sizes:
         return FollowedNumber(self, number, made.place)  # type: ignore[attr-defined]
 
     def answers(
-        self, work: Callable[[tuple[int, ...], bool], tuple[Any, ...] | None], given: Sequence[int]
+        self, work: Callable[[tuple[int, ...], float], tuple[Any, ...] | None], given: Sequence[int]
     ) -> list[Any]:
         """What a function makes of sizes, its numbers followed as well; within it nothing is recorded.
 
         Args:
-            work: gives None where the text would be another one, or, where it is asked whether it is near, where this
-                one would be no use; what is no integer may be one of the `results`.
+            work: gives None where the text would be another one, or, where it is asked whether it is near (how many
+                times the time it may take; else 0), where this one would be no use; what is no integer may be one of
+                the `results`.
             given: sizes and numbers.
         """
-        made = work(tuple(map(_number, given)), False) or ()
+        made = work(tuple(map(_number, given)), 0) or ()
         name, whole = f"work{len(self.functions)}", f"r{len(self.functions)}"
         self.functions[name] = work
         self.lines.append(f"{whole} = {name}(( {''.join(f'{_text(one)} , ' for one in given)}) , near )")
@@ -351,7 +352,7 @@ class Table:
         lines = [f"{self._names}= numbers" if self._names else "pass", *reversed(kept)]
         lines.append(f"return ({''.join(f'{word}, ' for word in self._returned)})")
         scope: dict[str, Any] = {"inf": math.inf, **self._functions}
-        exec("def of(numbers, near=False):\n  " + "\n  ".join(lines), scope)
+        exec("def of(numbers, near=0):\n  " + "\n  ".join(lines), scope)
         found: Callable[..., tuple[Any, ...] | None] = scope["of"]
         return found
 
@@ -368,7 +369,7 @@ def derived(function: Callable[..., int], *given: int) -> int:
     if one is None:
         return function(*given)
 
-    def made(now: tuple[int, ...], near: bool) -> tuple[int]:
+    def made(now: tuple[int, ...], near: float) -> tuple[int]:
         return (function(*now),)
 
     found: int = one.sizes.answers(made, given)[0]

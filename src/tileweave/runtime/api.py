@@ -101,6 +101,8 @@ def source(
         GraphError: a hole without shape and dtype.
         DtypeError: elements that are not numbers.
     """
+    if type(data) is np.ndarray and (name, key, shape, dtype, placement) == _DEFAULTS:  # as most are
+        return as_tensor(data, "source(data)")
     _check_words("source(data)", placement, name=name, key=key)
     if data is None:
         if shape is None or dtype is None:
@@ -121,6 +123,9 @@ def source(
     held = tensor.producer
     plain = name == held.name and placement == held.placement
     return tensor if plain else Tensor(Source(held.data, held.type, name, placement))
+
+
+_DEFAULTS = ("", "", None, None, None)
 
 
 def sources(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -401,7 +406,7 @@ def _further(target: Any, threads: int, out: Any) -> list[Any] | Watch | None:
         return None
     if (None, single, *map(id, (target,) if single else target)) in _TARGETS:
         return None
-    return further(target, _graph(target), threads, out)
+    return further(target, threads, out)
 
 
 def run(

@@ -15,6 +15,7 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
+from math import inf
 from typing import Any
 
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from tileweave.backends.cpu.direct.convolution import Convolution
 from tileweave.backends.cpu.direct.cut import DirectCut, Packing, cut_like, cut_of
 from tileweave.backends.cpu.direct.cut import numbers_of as direct_numbers
 from tileweave.backends.cpu.direct.match import match
+from tileweave.backends.cpu.gemm.blocking import NEAR
 from tileweave.backends.cpu.kinds import Size, ends_of
 from tileweave.backends.cpu.memory import rounded, scratch_offsets
 from tileweave.backends.cpu.nest import Nest, emit_program, has_tiny, table_at
@@ -91,10 +93,10 @@ class FollowedText:
     nears: bool
     one_length: bool
 
-    def serves(self, numbers: Sequence[float], *, near: bool = False) -> tuple[tuple[int, ...], CallPlaces] | None:
+    def serves(self, numbers: Sequence[float], *, near: float = 0) -> tuple[tuple[int, ...], CallPlaces] | None:
         """The table and the places for a program's numbers; None where the text is not the one that it would get.
 
-        Asked whether it is near, one serves that computes the same bits in about the same time.
+        Asked whether it is near, one serves that computes the same bits in so many times the time, by estimate.
         """
         found = self.table.of(numbers, near)
         if found is None:
@@ -191,7 +193,7 @@ def _convolution(
     given = [number for step in steps for number in sizes_of(step)]
     found, cut, kind, _ = _cut(like, tuple(map(unrecorded, given)), target, threads, packed)
 
-    def numbers(given: tuple[int, ...], near: bool) -> tuple[Any, ...] | None:
+    def numbers(given: tuple[int, ...], near: float) -> tuple[Any, ...] | None:
         same, now, other, made = _cut(like, given, target, threads, packed)
         if near and same is not None and cut is not None:
             now = cut_like(same, cut.form, target, threads)
@@ -260,7 +262,7 @@ def _attention(
     like = _with_sizes(program, [0] * len(_sizes_of(program)))
     matched = shared(_matched, like, target, threads)
 
-    def numbers(given: tuple[int, ...], _near: bool) -> tuple[int, ...] | None:
+    def numbers(given: tuple[int, ...], _near: float) -> tuple[int, ...] | None:
         now = matched(given)
         if now is None or found is None:
             return () if now is found else None
@@ -292,14 +294,17 @@ def _with_sizes(program: Program, sizes: Sequence[int]) -> Program:
 _KERNELS: dict[Hashable, list[weakref.ref[Any]]] = {}
 
 
-def find(key: Hashable, numbers: Sequence[float]) -> tuple[Any, tuple[int, ...], CallPlaces] | None:
-    """(a kernel of a text that serves the numbers of a program, its table, its places); None: write one."""
+def find(
+    key: Hashable, numbers: Sequence[float], *, soon: bool = False
+) -> tuple[Any, tuple[int, ...], CallPlaces, bool] | None:
+    """(a kernel of a text that serves the numbers of a program, its table, its places, whether it is to stay); None:
+    write one. One that is slower serves where it is wanted ``soon``."""
     known = [kernel for one in _KERNELS.get(key, ()) if (kernel := one()) is not None]
-    for near in (False, True):
+    for near in (0, NEAR, inf) if soon else (0, NEAR):
         for kernel in known:
-            found = kernel.text.serves(numbers, near=near) if kernel.text.nears >= near else None
+            found = kernel.text.serves(numbers, near=near) if kernel.text.nears or not near else None
             if found is not None:
-                return kernel, *found
+                return kernel, *found, near < inf
     return None
 
 

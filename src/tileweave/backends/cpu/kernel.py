@@ -170,7 +170,7 @@ class CpuKernel:
             made = self._family.find(sizes, lent=soon) if self._family else None
             return None if made is None else self._of(made, sizes)
         numbers = None if self._packings else numbers_with(self._how.program, sizes)
-        return None if numbers is None else self.numbered(numbers)
+        return None if numbers is None else self.numbered(numbers, soon=soon)
 
     @property
     def in_kind(self) -> bool:
@@ -182,20 +182,21 @@ class CpuKernel:
         """Whether it reads constants in an order of its own."""
         return bool(self._packings)
 
-    def numbered(self, numbers: Sequence[float]) -> CpuKernel | None:
+    def numbered(self, numbers: Sequence[float], *, soon: bool = False) -> CpuKernel | None:
         """The kernel of the program of its kind that has these numbers (`teir.ir.form.numbers_of`), from code that is
-        there, and that would be taken for it; None: there is none."""
+        there, and that would be taken for it, or may serve `resized`; None: there is none."""
         if self.text is None:
             if self._family is None or self._packings:
                 return None
             rest, axes = iter(numbers), self._how.program.axes  # a family's have no others
-            return self.resized([(int(next(rest)), tuple([s and int(next(rest)) for s in a.strides])) for a in axes])
-        found = find(self._key, numbers)
+            sizes = [(int(next(rest)), tuple([s and int(next(rest)) for s in a.strides])) for a in axes]
+            return self.resized(sizes, soon=soon)
+        found = find(self._key, numbers, soon=soon)
         if found is None:
             return None
-        like, table, places = found
+        like, table, places, stays = found
         kernel: CpuKernel = like.again(self._how, table, places)
-        kernel._program, kernel._numbers = None, tuple(numbers)
+        kernel._program, kernel._numbers, kernel.settled = None, tuple(numbers), stays
         keep(self._key, like)
         return kernel
 
@@ -223,7 +224,7 @@ class CpuKernel:
         made = object.__new__(CpuKernel)
         made.__dict__.update(self.__dict__)
         made._how, made._program, made._plan, made._over = how, how.program, "", None
-        made._like = self._like or self
+        made._like, made._own, made.settled = self._like or self, None, True
         made._packings, made._tables = places.packings, places.tables
         spans, bounds = list(zip(self._specs, places.bounds, strict=True)), places.bounds
         if places.packings:
@@ -564,7 +565,7 @@ def _made(how: _How, *, cache: bool) -> CpuKernel:
     key = (kind, how.threads, how.target, fixed)
     again = find(key, numbers_of(how.program)) if kind is not None else None
     if again is not None:
-        like, table, places = again
+        like, table, places, _ = again
         kernel: CpuKernel = like.again(how, table, places)
         keep(key, like)
         return kernel

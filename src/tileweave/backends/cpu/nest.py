@@ -377,7 +377,7 @@ class _Emitter:
         starts = shared(may_start_of, like, elements, self.target, threads, self.settings)
         outcome: bool = starts(tuple(sizes_of(as_numbers(op))))
 
-        def same(given: tuple[int, ...], _near: bool) -> tuple[int, ...] | None:
+        def same(given: tuple[int, ...], _near: float) -> tuple[int, ...] | None:
             return () if starts(given) == outcome else None
 
         if sizes is not None and sizes.follows:

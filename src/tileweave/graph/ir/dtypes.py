@@ -45,8 +45,14 @@ def supported(dtype: np.dtype[Any]) -> bool:
     return dtype.isnative and (dtype.kind in "biu" or is_floating(dtype))
 
 
+_USUAL = {id(np.dtype(kind)) for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biuf"}
+"""Of NumPy's own element types that tensors may have the objects that are there once, by identity."""
+
+
 def element_type(where: str, dtype: Any) -> np.dtype[Any]:
     """The element type that a user names: bool, an integer or a floating type, in this machine's byte order."""
+    if id(dtype) in _USUAL:
+        return dtype  # type: ignore[no-any-return]
     try:
         kind: np.dtype[Any] = (narrow_type(dtype) if isinstance(dtype, str) else None) or np.dtype(dtype)
     except TypeError:

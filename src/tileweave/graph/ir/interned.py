@@ -17,7 +17,7 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tileweave.kept import lock_of_process
 
@@ -27,44 +27,46 @@ class Interned(type):
 
     has_line = False
     """Whether the line that first made a node is kept."""
-    _table: dict[Any, _Kept] = {}
     _lock = lock_of_process(threading.RLock)  # a finaliser may build a node while one is being built
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """The living node that is equal to one of these parts."""
         layout = _layout(cls)
         try:
-            rest = None if kwargs else layout.rest.get(len(args))
-            args = layout.whole(args, kwargs) if rest is None else args + rest
+            if kwargs or len(args) != layout.count:
+                rest = None if kwargs else layout.rest.get(len(args))
+                args = layout.whole(args, kwargs) if rest is None else args + rest
             key = cls._key(args)
-            kept = Interned._table.get(key)
-        except TypeError:  # parts that are none: building may say what is wrong with them
+            kept = _TABLE.get(key)
+        except TypeError:  # parts that are none: building says what is wrong with them
             super().__call__(*args, **kwargs)
             raise
-        found = None if kept is None else kept()
-        if found is not None:  # what one node was checked for holds for its equal, too
+        if kept is not None and (found := kept()) is not None:
             return found
-        node: Any = object.__new__(cast("Any", cls))
-        for put, part in zip(layout.setters, args, strict=True):
-            put(node, part)
-        if layout.checks:
-            node.__post_init__()
-        key = _shared(node, key, layout)
+        node: Any = _new(cls)
+        layout.put(node, *args)
+        if layout.equal:
+            key = _shared(node, key, layout)
         if cls.has_line:
             line = _BUILDING.get()
             _put_line(node, _user_line() if line is None else line)
         made = _Kept(node, _gone)
         made.key = key
         with Interned._lock:
-            kept = Interned._table.setdefault(key, made)
+            kept = _TABLE.setdefault(key, made)
             found = node if kept is made else kept()
             if found is None:  # it is no more, and not taken out yet
-                Interned._table[key] = made
+                _TABLE[key] = made
         return node if found is None else found  # perhaps another thread's
 
     def _key(cls, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """The class, and a key per part; parts are kept as they are given."""
         return (cls, *map(key_of, parts))
+
+
+_TABLE: dict[Any, _Kept] = {}
+"""Every living node by its key."""
+_new: Any = object.__new__
 
 
 class Lined(metaclass=Interned):
@@ -80,21 +82,23 @@ _put_line = vars(Lined)["_line"].__set__
 class _Layout:
     """What there is to know of a class of nodes.
 
+    A ``__post_init__`` looks at parts that have no key, and makes no others of them: what it passes is refused.
+
     Args:
         names: of its fields.
-        setters: what sets each.
+        count: how many these are.
+        put: sets all of them.
         defaults: field -> its default, where it has one.
         rest: number of parts that are given in order -> the defaults of the others, where they have them.
         equal: place in the key, name and setter of the fields that are plain values.
-        checks: whether it has a ``__post_init__``, which looks at its parts and makes no others of them.
     """
 
     names: tuple[str, ...]
-    setters: tuple[Callable[[Any, Any], None], ...]
+    count: int
+    put: Callable[..., None]
     defaults: dict[str, Any]
     rest: dict[int, tuple[Any, ...]]
     equal: tuple[tuple[int, str, Callable[[Any, Any], None]], ...]
-    checks: bool
 
     def whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The parts in order; a TypeError where arguments do not fit."""
@@ -107,12 +111,14 @@ class _Layout:
 @cache
 def _layout(cls: type) -> _Layout:
     names = field_names(cls)
-    setters = tuple(getattr(cls, name).__set__ for name in names)
+    setters = {f"_{name}": getattr(cls, name).__set__ for name in names}
+    lines = [f"  _{name}(node, {name})" for name in names]  # a loop over them takes twice as long
+    exec(f"def put(node, {', '.join(names)}):\n" + "\n".join(lines), setters)
     defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}
     least = len(names) - len(defaults)
     rest = {count: tuple(defaults[name] for name in names[count:]) for count in range(least, len(names) + 1)}
-    equal = tuple((place + 1, name, setters[place]) for place, name in enumerate(names) if name in _EQUAL)
-    return _Layout(names, setters, defaults, rest, equal, hasattr(cls, "__post_init__"))
+    equal = tuple((place + 1, name, setters[f"_{name}"]) for place, name in enumerate(names) if name in _EQUAL)
+    return _Layout(names, len(names), setters["put"], defaults, rest, equal)
 
 
 class _Kept(weakref.ref[Any]):
@@ -124,9 +130,11 @@ class _Kept(weakref.ref[Any]):
 
 def _gone(kept: _Kept) -> None:
     """Takes a node that is no more out of the table, where no other one has its place yet."""
+    key = kept.key
     with Interned._lock:
-        if Interned._table.get(kept.key) is kept:
-            del Interned._table[kept.key]
+        other = _TABLE.pop(key, None)
+        if other is not kept and other is not None:
+            _TABLE[key] = other
 
 
 _PARTS: dict[Any, tuple[Any, Any]] = {}
@@ -229,18 +237,16 @@ def pairs_key(pairs: Any) -> Any:
     """The same as `key_of`, sooner, of pairs of a name and a value."""
     if type(pairs) is not tuple:
         return key_of(pairs)
-    if not pairs:
-        return pairs
     keys = []
     for pair in pairs:
         if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not str:
             return key_of(pairs)
-        value = pair[1]
+        name, value = pair
         kind = type(value)
-        if kind is str:
+        if type(kind) is Interned:
+            keys.append((name, id(value)))
+        elif kind is str:
             keys.append(pair)
-        elif type(kind) is Interned:
-            keys.append((pair[0], id(value)))
         else:
-            keys.append((pair[0], KEYS[kind](value) if kind in KEYS else key_of(value)))
+            keys.append((name, KEYS[kind](value) if kind in KEYS else key_of(value)))
     return tuple(keys)

@@ -113,7 +113,8 @@ class Tensor(TensorSugar, Node):
     def _key(cls, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """As of every node, sooner."""
         producer, output = parts
-        return cls, key_of(producer), output if type(output) is str else key_of(output)
+        node = id(producer) if type(producer) is Operation else key_of(producer)
+        return cls, node, output if type(output) is str else key_of(output)
 
     def __post_init__(self) -> None:
         if type(self.producer).__hash__ is None:  # no node, nor anything that `verify` could name
@@ -231,9 +232,10 @@ class Operation(Node):
         """As of every node, sooner."""
         operator, index, inputs, outputs, parameters, signature, after = parts
         name = operator if type(operator) is str else key_of(operator)
-        pairs = pairs_key(inputs), pairs_key(outputs), pairs_key(parameters)
-        cut = None if signature is None else key_of(signature)
-        return cls, name, key_of(index), *pairs, cut, key_of(after) if after else after
+        box = (Box, index.start, index.shape) if type(index) is Box else key_of(index)
+        reads, made, given = pairs_key(inputs), pairs_key(outputs), pairs_key(parameters) if parameters else parameters
+        cut = id(signature) if type(signature) is Signature else key_of(signature)
+        return cls, name, box, reads, made, given, cut, key_of(after) if after else after
 
     @property
     def output_types(self) -> dict[str, TensorType]:
@@ -265,7 +267,8 @@ class Selector(Node):
     def _key(cls, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """As of every node, sooner."""
         kind, inputs, out, parameters = parts
-        return cls, key_of(kind), pairs_key(inputs), key_of(out), pairs_key(parameters)
+        name = kind if type(kind) is str else key_of(kind)
+        return cls, name, pairs_key(inputs), key_of(out), pairs_key(parameters)
 
     @property
     def output_types(self) -> dict[str, TensorType]:
@@ -291,6 +294,9 @@ class ArrayData:
 
     def __hash__(self) -> int:
         return id(self.array)
+
+
+KEYS[ArrayData] = lambda data: (ArrayData, id(data.array))
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +332,13 @@ class Source(Node):
     type: TensorType
     name: str = ""
     placement: int | None = None
+
+    @classmethod
+    def _key(cls, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """As of every node, sooner."""
+        data, kind, name, placement = parts
+        held = (ArrayData, id(data.array)) if type(data) is ArrayData else key_of(data)
+        return cls, held, key_of(kind), name if type(name) is str else key_of(name), key_of(placement)
 
     @property
     def output_types(self) -> dict[str, TensorType]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tileweave.errors import GraphError
 from tileweave.graph.ir.dtypes import element_type
-from tileweave.graph.ir.nodes import ArrayData, Source, Tensor, TensorType
+from tileweave.graph.ir.nodes import ArrayData, Source, Tensor, trusted_type
 
 
 def _only_dlpack(value: Any) -> bool:
@@ -44,7 +44,7 @@ def as_tensor(value: Any, where: str = "as_tensor(value)") -> Tensor:
     """A tensor from a tensor, or from anything that NumPy reads as an array of numbers (as a source in memory)."""
     if isinstance(value, Tensor):
         return value
-    array = read_array(where, value)
+    array = value if type(value) is np.ndarray else read_array(where, value)
     kind = element_type(where, array.dtype)
-    array = array if kind == array.dtype else array.astype(kind)
-    return Tensor(Source(ArrayData(array), TensorType(array.shape, array.dtype)))
+    array = array if kind is array.dtype or kind == array.dtype else array.astype(kind)
+    return Tensor(Source(ArrayData(array), trusted_type(array.shape, array.dtype)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache, lru_cache, reduce
 from typing import Any
 
@@ -67,8 +67,9 @@ def _sum_type(a: np.dtype[Any], b: np.dtype[Any]) -> np.dtype[Any]:
 
 def operands(where: str, values: Sequence[Any], ufunc: np.ufunc) -> tuple[list[Tensor], np.dtype[Any]]:
     """The operands as tensors of the types that the loop takes, and the type of its result."""
-    given = [value if type(value) in _NUMBERS else as_tensor(value, where) for value in values]
-    kinds = tuple([type(value) if type(value) in _NUMBERS else value.dtype for value in given])
+    given = [v if type(v) is Tensor or type(v) in _NUMBERS else as_tensor(v, where) for v in values]
+    kinds = tuple([v.type.dtype if type(v) is Tensor else type(v) for v in given])
+    tensors_alone = _NUMBERS.isdisjoint(kinds)
     if _NUMBERS.issuperset(kinds):
         kinds = tuple([np.asarray(value).dtype for value in values])
     try:
@@ -78,13 +79,22 @@ def operands(where: str, values: Sequence[Any], ufunc: np.ufunc) -> tuple[list[T
         raise DtypeError(
             where, "no loop takes these element types", inputs=types, legal="types that NumPy's ufunc takes"
         ) from None
+    if tensors_alone and kinds == loop:
+        return given, out
     tensors = []
-    for value, dtype in zip(given, loop, strict=True):
+    for value, kind, dtype in zip(given, kinds, loop, strict=True):
         if type(value) in _NUMBERS:
-            tensors.append(full((), stored(where, value, dtype), dtype))
+            held = stored(where, value, dtype)
+            tensors.append(_constant(type(held), held, dtype) if held else full((), held, dtype))
         else:
-            tensors.append(value if value.dtype is dtype else cast(value, dtype))
+            tensors.append(value if kind is dtype else cast(value, dtype))
     return tensors, out
+
+
+@lru_cache(maxsize=256)
+def _constant(kind: Hashable, value: float, dtype: np.dtype[Any]) -> Tensor:
+    """One number of a type other than 0: zeros of either sign are equal."""
+    return full((), value, dtype)
 
 
 _NUMBERS = {bool, int, float}
@@ -111,9 +121,10 @@ def elementwise(name: str, inputs: Sequence[Tensor], dtype: np.dtype[Any], *para
     types = [x.type for x in inputs]
     kind = types[0] if types else TensorType((), dtype)
     shape = kind.shape
-    if len(types) > 1 and builtins.any(own.shape != shape for own in types):
+    shapes = [own.shape for own in types]
+    if len(shapes) > 1 and shapes.count(shape) < len(shapes):
         try:
-            shape = _together([own.shape for own in types])
+            shape = _together(shapes)
         except ValueError:
             raise GraphError(
                 f"{name}({', '.join('xyz'[: len(inputs)])})",
@@ -122,11 +133,11 @@ def elementwise(name: str, inputs: Sequence[Tensor], dtype: np.dtype[Any], *para
                 legal="extents equal from the right, or 1",
             ) from None
     rank = len(shape)
-    reads = tuple([_read_of(own.shape, shape) for own in types])
+    reads = tuple([_read_of(own, shape) for own in shapes])
     steps: Any = dict(parameters).get("program") if parameters else None
     costs = OPERATORS[name].costs if steps is None else program_costs((step, 1.0) for step, _, _ in steps)
     signature = _elementwise_signature(rank, reads, costs)
-    named = tuple(zip(input_names(len(inputs)), inputs, strict=True))
+    named = tuple(zip(input_names(len(inputs)), inputs))  # noqa: B905  (as many names as inputs)
     if kind.dtype is not dtype or kind.shape is not shape:
         kind = trusted_type(shape, dtype)
     return Tensor(Operation(name, kind.box, named, (("out", kind),), parameters, signature))

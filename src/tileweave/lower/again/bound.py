@@ -13,9 +13,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from tileweave.backends.base import Arranged, backend
+from tileweave.backends.base import Arranged, Resizable, backend
 from tileweave.backends.calls import Apart, Calls, Wanted
 from tileweave.backends.host import address_of, empty
+from tileweave.errors import BackendError
+from tileweave.kept import keep_last
 from tileweave.lower import actions
 from tileweave.lower.actions import CallSegment, Found
 from tileweave.lower.again.form import GraphForm
@@ -25,6 +27,8 @@ from tileweave.lower.reads import call_of
 from tileweave.lower.values import Slot, place_in_time
 
 Array = np.ndarray[Any, Any]
+FILLED = 16
+"""As many constants of an outline are kept as arrays: those that come from extents are others each time."""
 ARENA, THERE = -1, -2
 """Where something lies: in the arena, or at an address; else in an object of a run, by number."""
 
@@ -83,6 +87,7 @@ class AgainCalls:
         form: of the graph.
         arrays: for each source that every run brings, it, or one that lies as it will.
         new: makes the array for a result, or one that lies as it will, of its extents and type.
+        soon: whether code may serve that is slower.
     """
 
     def __init__(
@@ -91,10 +96,11 @@ class AgainCalls:
         form: GraphForm,
         arrays: Sequence[Array],
         new: Callable[[tuple[int, ...], np.dtype[Any]], Array],
+        soon: bool = False,
     ) -> None:
-        self._outline, self._form, self.arrays = outline, form, arrays
+        self._outline, self._form, self.arrays, self._soon = outline, form, arrays, soon
         sizes = form.sizes
-        if any([sizes[k] != value for k, value in outline.still]):
+        if any(sizes[k] != value for k, value in outline.still):
             raise _Otherwise
         for one, other in outline.alike:
             if form.order[one].parameters != form.order[other].parameters:
@@ -178,9 +184,9 @@ class AgainCalls:
         if task >= 0:
             return self._block(task)
         place = self._outline.sources[source]
-        if place not in self._outline.bound:
+        number = self._outline.numbers.get(place)
+        if number is None:
             return _there(self._form.order[place].data.array)
-        number = self._outline.bound.index(place)
         array = self.arrays[number]
         return ArrayPlace(number, 0, array.shape, array.strides)
 
@@ -189,6 +195,8 @@ class AgainCalls:
         if seen.fill != -1:
             return self._filled(seen.fill[0] if isinstance(seen.fill, tuple) else self._value(seen.fill), shape, dtype)
         leaf = self._leaf(seen.task, seen.source)
+        if seen.rows is None and not seen.moves and leaf.shape == shape:
+            return leaf
         strides = leaf.strides if seen.rows is None else _along(seen.rows, leaf.strides, len(shape))
         at, offset = leaf.offset_bytes, seen.offset(self._form)
         if offset is not None:
@@ -199,7 +207,13 @@ class AgainCalls:
         return self._form.order[place].parameters[0][1]
 
     def _filled(self, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayPlace:
-        held = np.asarray(value).astype(dtype)
+        known, key = self._outline.filled, (dtype, repr(value))
+        held = known.get(key)
+        if held is None:
+            held = np.asarray(value).astype(dtype)
+            if value == value:  # all that are not a number are shown alike
+                known[key] = held
+                keep_last(known, FILLED)
         self.held.append(held)
         return ArrayPlace(THERE, address_of(held), shape, (0,) * len(shape), held)
 
@@ -234,7 +248,8 @@ class AgainCalls:
             return
         lies = [(one.dtype, at.shape, at.strides) for one, at in zip(work.inputs, places, strict=True)]
         constants = [self._value(place) for place in work.programs.constants]
-        kernel: Any = work.programs.kernel(COPIES, constants, lies, (work.dtype, made, target.strides), threads)
+        out = work.dtype, made, target.strides
+        kernel: Any = work.programs.kernel(COPIES, constants, lies, out, threads, soon=self._soon)
         given = [target if k < 0 else places[k] for k in work.order]
         addresses = [self._address(place) for place in given]
         if work.programs.constant and hasattr(kernel, "arranged"):
@@ -358,8 +373,8 @@ class AgainBinding:
         """What must not share memory in a run."""
         read, fits = list[tuple[int, Array]](), dict[int, Array]()
         for number, held in enumerate(outline.sources):
-            if held in outline.bound:
-                place = outline.bound.index(held)
+            place = outline.numbers.get(held, -1)
+            if place >= 0:
                 fits[number] = self._arrays[place]
                 read.append((place, self._arrays[place]))
             else:
@@ -389,20 +404,24 @@ def bind_again(outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> Ag
         return None
 
 
-def run_again(outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> list[Array] | None:
-    """The results of a graph of the form of an outline, for which nothing is made ready that would serve another run;
-    None as `bind_again`, and where something else is called than kernels on addresses."""
-    if any([work.programs is None for work in outline.works]) or not _lie_as_expected(outline, form, arrays):
+def run_again(outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> tuple[list[Array], list[Resizable]] | None:
+    """The results of a graph of the form of an outline, for which nothing is made ready that would serve another run,
+    and the kernels that ran on slower code; None as `bind_again`, and where something else is called than kernels on
+    addresses."""
+    if any(work.programs is None for work in outline.works) or not _lie_as_expected(outline, form, arrays):
         return None
     try:
-        made = AgainCalls(outline, form, arrays, empty)
+        made = AgainCalls(outline, form, arrays, empty, soon=True)
     except _Otherwise:
         return None
-    if any([one.addresses is None or not hasattr(one.kernel, "run_at") for one in made.calls]):
+    if any(one.addresses is None or not hasattr(one.kernel, "run_at") for one in made.calls):
         return None
-    for kernel, _, _, addresses, _ in made.calls:
-        kernel.run_at(addresses)
-    return made.results
+    try:
+        for kernel, _, _, addresses, _ in made.calls:
+            kernel.run_at(addresses)
+    except BackendError:  # the run of a plan says of which step
+        return None
+    return made.results, [one.kernel for one in made.calls if not one.kernel.settled]
 
 
 def _lie_as_expected(outline: Outline, form: GraphForm, arrays: Sequence[Array]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tileweave.graph import ArrayData, Graph, Hole, MemoryTarget, Operation, Selector, Source, TensorType
+from tileweave.graph import ArrayData, Graph, Hole, MemoryTarget, Operation, Selector, Source, Tensor, TensorType
 from tileweave.graph.ir.interned import key_of, pairs_key
 from tileweave.graph.ops.grouped.steps import FULL
 from tileweave.lower.reads import never_written
@@ -84,6 +84,11 @@ def form_of(graph: Graph, brought: Callable[[Source], bool]) -> GraphForm | None
         if sink.part is not None or sink.placement is not None:
             return None
         roots.append(sink.tensor)
+    return form_of_tensors(roots, brought)
+
+
+def form_of_tensors(roots: Sequence[Tensor], brought: Callable[[Source], bool]) -> GraphForm | None:
+    """The form of the graph that observes these tensors, which is not made."""
     places: dict[Any, int] = {}
     order, keys, sizes, bound, starts = list[Any](), list[Hashable](), list[Any](), list[int](), list[int]()
     stack: list[Any] = [root.producer for root in reversed(roots)]

@@ -5,8 +5,8 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
@@ -229,6 +229,13 @@ class Outline:
     threads: int
     leaves: Mapping[tuple[int, str], tuple[int, int]]
     constant_bytes: int
+    filled: dict[Hashable, Array] = field(default_factory=dict)
+    """Constants of graphs by type and value, the last ones."""
+
+    @cached_property
+    def numbers(self) -> dict[int, int]:
+        """The number of each of `bound`."""
+        return {place: k for k, place in enumerate(self.bound)}
 
     @cached_property
     def bytes(self) -> int:

@@ -42,9 +42,10 @@ class StepPrograms:
     known: dict[Hashable, list[tuple[RecordedProgram, Any]]] = field(default_factory=dict)
 
     def kernel(
-        self, by: str, constants: Sequence[float], reads: Sequence[Lie], out: Lie, threads: int
+        self, by: str, constants: Sequence[float], reads: Sequence[Lie], out: Lie, threads: int, *, soon: bool
     ) -> Compiled | None:
-        """The kernel of a backend for operands, in the order of the reads, and a result that lie so."""
+        """The kernel of a backend for operands, in the order of the reads, and a result that lie so; a slower one, too,
+        where it is wanted ``soon`` (`tileweave.backends.base.Resizable.resized`)."""
         pattern: list[Hashable] = [threads]
         numbers: list[float] = [*constants]
         for dtype, shape, strides in (*reads, out):
@@ -55,7 +56,7 @@ class StepPrograms:
         for program, like in tuple(self.known.get(key, ())):
             sizes = program.sizes.of(numbers)
             if sizes is not None:
-                found: Compiled | None = like.numbered(sizes)
+                found: Compiled | None = like.numbered(sizes, soon=soon)
                 if found is not None:
                     return found
                 break

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tileweave.backends.base import registered
 from tileweave.graph import ArrayData, Graph, Hole, Source, Tensor
-from tileweave.lower.again.form import form_of
+from tileweave.lower.again.form import form_of, form_of_tensors
 from tileweave.lower.forms import kind_of_nodes
 from tileweave.lower.reads import never_written
-from tileweave.planner import machines
+from tileweave.planner import Machines, machines
 from tileweave.runtime.direct import QUICK, Found, Idle, Watch
 from tileweave.runtime.further.known import KnownForms
 
@@ -33,20 +34,31 @@ def _brought(source: Source) -> bool:
 KNOWN = KnownForms(_brought, MOST, MOST_BYTES)
 
 
-def further(target: Any, graph: Graph, threads: int, out: Any) -> list[Any] | Watch | None:
+@cache
+def _here() -> Machines:
+    """This host as one machine, looked at once: that takes as long as all else that is asked here of a small graph."""
+    return machines(1)
+
+
+def further(target: Any, threads: int, out: Any) -> list[Any] | Watch | None:
     """The results of a graph that differs from a known one in extents alone, on the arrays that it holds and on this
     host; where none is known, what takes its plan when that is bound.
 
     Args:
-        target: what is computed: a tensor, or several.
-        graph: that observes it.
+        target: what is computed: a graph, a tensor, or several.
         threads: that kernels may use.
         out: as of `tileweave.run`.
     """
-    form = form_of(graph, _brought)
+    roots = (target,) if type(target) is Tensor else target
+    if isinstance(target, Graph):
+        form = form_of(target, _brought)
+    elif isinstance(roots, (list, tuple)) and roots and {*map(type, roots)} == {Tensor}:
+        form = form_of_tensors(roots, _brought)
+    else:
+        return None
     if form is None or any(isinstance(form.order[place].data, Hole) for place in form.bound):
         return None
-    where = machines(1)
+    where = _here()
     kind = kind_of_nodes(form.order, where)
     if kind is None:
         return None
@@ -57,6 +69,7 @@ def further(target: Any, graph: Graph, threads: int, out: Any) -> list[Any] | Wa
         return KNOWN.watch(form, key, where.machines[0].memory_bytes)
     if isinstance(found, list):
         return found
+    graph = target if isinstance(target, Graph) else Graph.of(*roots)
     results = KNOWN.ran(replace(found, idle=Idle()), graph, out)
     if results is None or type(target) is not Tensor or not _quickly(target, found, threads, backends):
         found.idle.append(found.executable)

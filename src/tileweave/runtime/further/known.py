@@ -5,13 +5,14 @@ Source: own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from tileweave.backends.base import Resizable
 from tileweave.graph import Graph, Source
 from tileweave.kept import keep_last
 from tileweave.lower.actions import WorkFailed
@@ -37,8 +38,8 @@ class KnownForms:
         most_bytes: that bindings hold, and constants of the forms.
         apart: whether bindings may be all that holds the constants of their graphs: these count then, too.
         outlines: by form; None where one was met once, or where nothing can be said of it.
-        bindings: by form, sizes and how arrays lie: what runs use, nothing yet where they were met once, and the bytes
-            that it and the sizes hold.
+        bindings: by form, sizes and how arrays lie: what runs use, nothing yet where they were met once; the bytes that
+            it and the sizes hold; and the kernels that wait for code of their own before there is a binding.
     """
 
     brought: Callable[[Source], bool]
@@ -46,7 +47,7 @@ class KnownForms:
     most_bytes: int
     apart: bool = True
     outlines: dict[Hashable, Outline | None] = field(default_factory=dict)
-    bindings: dict[Hashable, tuple[Idle, int]] = field(default_factory=dict)
+    bindings: dict[Hashable, tuple[Idle, int, Sequence[Resizable]]] = field(default_factory=dict)
 
     def found(
         self, form: GraphForm, key: Hashable, name: Hashable, arrays: Callable[[int], Array], *, new: bool
@@ -66,15 +67,15 @@ class KnownForms:
             return None
         given = tuple([arrays(place) for place in outline.bound])
         which = (key, name, *[(one.strides, one.flags.aligned) for one in given])
-        met = self.bindings.pop(which, None)
+        idle, size, wait = self.bindings.pop(which, (None, 0, ()))
         constants = [form.order[place].data.array.nbytes for place in outline.constant] if self.apart else ()
-        size = sum(constants)
-        if met is None and new:
-            results = run_again(outline, form, given)
-            if results is not None:
-                self._keep_binding(which, Idle(), size)
-                return results
-        idle, size = met or (Idle(), size)
+        wait = [one for one in wait if one.own() is None]
+        if (idle is None or wait) and new:
+            ran = run_again(outline, form, given)
+            if ran is not None:
+                self._keep_binding(which, Idle(), sum(constants), wait or ran[1])
+                return ran[0]
+        idle = idle or Idle()
         executable = None
         if idle:
             with suppress(IndexError):  # two runs at once never share one
@@ -88,12 +89,12 @@ class KnownForms:
         self._keep_binding(which, idle, size)
         return Found(executable, given, idle)
 
-    def _keep_binding(self, which: Hashable, idle: Idle, size_bytes: int) -> None:
+    def _keep_binding(self, which: Hashable, idle: Idle, size_bytes: int, wait: Sequence[Resizable] = ()) -> None:
         if size_bytes > self.most_bytes:
             return
-        self.bindings[which] = idle, size_bytes
+        self.bindings[which] = idle, size_bytes, wait
         keep_last(self.bindings, self.most)
-        while size_bytes and sum([size for _, size in tuple(self.bindings.values())]) > self.most_bytes:
+        while size_bytes and sum([size for _, size, _ in tuple(self.bindings.values())]) > self.most_bytes:
             keep_last(self.bindings, len(self.bindings) - 1)
 
     @staticmethod

@@ -363,13 +363,13 @@ def _cycles(c: ProductBlocking) -> Callable[[int, int, int, int], float]:
     return of
 
 
-def cut_near(c: ProductBlocking, other: ProductBlocking, *, starts: bool) -> list[int] | None:
-    """As `cut_like`, where code of the other one would take about the time of its own."""
+def cut_near(c: ProductBlocking, other: ProductBlocking, most: float, *, starts: bool) -> list[int] | None:
+    """As `cut_like`, where code of the other one would take ``most`` times the time of its own, by estimate."""
     if not may_lend(c, starts=starts) or not may_lend(other, starts=starts):
         return None
     if other.columns.lanes != c.columns.lanes or c.columns.pack_panels > 1:
         return None
-    return cut_like(c, other) if longer(c, other) <= NEAR else None
+    return cut_like(c, other) if most == inf or longer(c, other) <= most else None
 
 
 def with_sizes(c: ProductBlocking, size: Callable[[int], int]) -> ProductBlocking:

@@ -102,11 +102,11 @@ def emit_contraction(
             which = axes_of(first)[0], tile_of(first)[0]
             blocked = shared(_blocked, like, elements, target, threads, settings)
 
-            def numbers(given: tuple[int, ...], near: bool) -> tuple[int, ...] | None:
+            def numbers(given: tuple[int, ...], near: float) -> tuple[int, ...] | None:
                 c, (axes, extents), (tile, own) = blocked(given)
                 if axes != which[0]:
                     return None
-                blocks = own if tile == which[1] else cut_near(c, first, starts=start) if near else None
+                blocks = own if tile == which[1] else cut_near(c, first, near, starts=start) if near else None
                 return None if blocks is None else (*extents, *blocks)
 
             found = iter(module.sizes.answers(numbers, sizes_of(op)))
@@ -144,6 +144,8 @@ def may_start(op: MergedOp, elements: tuple[Element, ...], target: Target, threa
     """
     if op.operands[2] in op.operands[:2] or elements[3] != elements[2]:
         return False
+    if not (_starts_along(op, 0) or _starts_along(op, 1)):
+        return False
     alone = without_start(op)
     sizes = tuple(sizes_of(alone))
     blocked = shared(_blocked, with_numbers(alone, [0] * len(sizes)), elements[:3], target, threads, settings)
@@ -162,6 +164,11 @@ def starts_in(op: MergedOp, c: ProductBlocking) -> bool:
     columns, v = c.columns, 0 if c.swapped else 1
     if c.outer or not columns.output_dense or columns.segments > 1 or columns.lanes == 1:
         return False
+    return _starts_along(op, v)
+
+
+def _starts_along(op: MergedOp, v: int) -> bool:
+    """Whether the fourth operand lies along the output's columns, those of operand ``v``, and nowhere else."""
     return all(
         dim.strides[3] == (dim.strides[2] if dim.strides[v] and not dim.strides[1 - v] else 0) and dim.strides[3] >= 0
         for dim in op.modes
