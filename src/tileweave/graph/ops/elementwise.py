@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache, reduce
 from typing import Any
 
@@ -85,14 +85,14 @@ def operands(where: str, values: Sequence[Any], ufunc: np.ufunc) -> tuple[list[T
     for value, kind, dtype in zip(given, kinds, loop, strict=True):
         if type(value) in _NUMBERS:
             held = stored(where, value, dtype)
-            tensors.append(_constant(type(held), held, dtype) if held else full((), held, dtype))
+            tensors.append(_constant(type(held).__name__, held, dtype) if held else full((), held, dtype))
         else:
             tensors.append(value if kind is dtype else cast(value, dtype))
     return tensors, out
 
 
 @lru_cache(maxsize=256)
-def _constant(kind: Hashable, value: float, dtype: np.dtype[Any]) -> Tensor:
+def _constant(kind: str, value: float, dtype: np.dtype[Any]) -> Tensor:
     """One number of a type other than 0: zeros of either sign are equal."""
     return full((), value, dtype)
 
