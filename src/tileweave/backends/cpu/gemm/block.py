@@ -219,7 +219,6 @@ class BlockWriter:
                 self.following,
                 c.output_bytes // self.target.l2_bytes,
                 half,
-                groups - 1 if last_column or c.last == 2 * groups else groups,
             )
             emit_tile(self.module, self.tile_name((rows, groups, half)), tile, c.rows, c.columns, c.contracted)
         if self.stage is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import cycle
-from typing import Protocol
+from typing import Protocol, cast
 
 from tileweave.backends.cpu.gemm.blocking import ReadFrom
 from tileweave.backends.cpu.gemm.packing.prefetch import TURN, PrefetchPlan, PrefetchShare
@@ -86,9 +86,6 @@ class Tile:
         output_caches: how often the output fills the second cache.
         half: whether the last vector has half of the lanes: where a processor computes the widest vectors in two parts,
             that takes half of the time.
-        unmasked: vectors, from the first on, of which a loop of its own reads the columns without masks where they are
-            whole: a masked load takes a place among the multiply-adds (308 x 45 x 88 takes 22.9 us with three of them,
-            20.8 with one).
     """
 
     rows: int
@@ -105,7 +102,6 @@ class Tile:
     following: PrefetchPlan | None
     output_caches: int
     half: bool = False
-    unmasked: int = 0
 
 
 class TileStep(Protocol):
@@ -252,21 +248,19 @@ class _Tile:
         if self.quads:  # rows are taken as unsigned, 128 more than they are: what that adds is summed beside them
             start = start + nothing
 
-        def loops(masks: Sequence[str | None]) -> list[Value]:
-            one = partial(step, masks)
-            return self.nested(one, start) if tile.nested else self.flat(one, start)
-
-        whole: Value = 0
-        if tile.unmasked and masks and masks[0] is not None:
-            inside = self.word(tile.unmasked - 1, 0, 2)
-            whole = f.compare("eq", inside, (1 << self.each[tile.unmasked - 1]) - 1)
-        plain = [None] * tile.unmasked + masks[tile.unmasked :]
-        kinds = [kind for kind, _ in self.carry(start)]
-        found = list(map(str, f.choose(whole, kinds, lambda: loops(plain), lambda: loops(masks))))
+        plain: list[str | None] = [None] * tile.vectors
+        parts = [(plain, self.products)] if not any(masks) else [(plain, self.plain()), (masks, self.products)]
+        sums, begin = start, cast("Value", 0)
+        for seen, end in parts:
+            loops = partial(self.nested if tile.nested else self.flat, partial(step, seen), sums, begin, end)
+            kinds = [kind for kind, _ in self.carry(sums)]
+            some = f.compare("slt", begin, end) if any(masks) else 1
+            sums = list(map(str, f.choose(some, kinds, loops, lambda before=sums: before)))  # type: ignore[misc]
+            begin = end
         if self.quads:
-            more = found[-tile.vectors :] * tile.rows
-            found = [f.value(f"sub {self.types[0]} {a}, {b}") for a, b in zip(found, more, strict=False)]
-        return found
+            more = sums[-tile.vectors :] * tile.rows
+            sums = [f.value(f"sub {self.types[0]} {a}, {b}") for a, b in zip(sums, more, strict=False)]
+        return sums
 
     def start(self) -> list[str]:
         """The sums before the first product: where storing is asked for, the row at ``start``, else zero."""
@@ -280,11 +274,35 @@ class _Tile:
             row.append(vectors.load(f, self.element, lanes, place, wanted))
         return row * self.tile.rows
 
-    def flat(self, step: TileStep, start: list[str]) -> list[Value]:
+    @property
+    def products(self) -> Value:
+        """How many steps a block has; of those that are nested, how many the outermost axis has."""
+        if self.tile.nested:
+            return self.contracted.dims[-1].extent
+        together = self.contracted.together
+        return self.f.div(self.f.add("%count", together - 1), together)
+
+    def plain(self) -> Value:
+        """The first of these whose vectors of B are read with masks: all where they are whole, else the last, as what
+        the others read beyond their columns lies before what the last one reads; none where steps are short.
+
+        A masked load takes a place among the multiply-adds, or far more: on a Zen 1 one of 256 bits takes tens of
+        cycles.
+        """
+        f, products = self.f, self.products
+        inside = self.word(self.tile.vectors - 1, 0, 2)
+        whole = f.compare("eq", inside, (1 << self.each[-1]) - 1)
+        last: Value = 0
+        if self.tile.nested or not self.contracted.tabled:
+            stride = self.contracted.dims[-1].strides[1] if self.tile.nested else self.contracted.stride(1)
+            far = f.compare("sge", stride, (self.each[-1] - 1) * self.element.width_bytes)
+            last = f.value(f"select i1 {far}, i64 {f.sub(products, 1)}, i64 0")
+        return f.value(f"select i1 {whole}, i64 {products}, i64 {last}")
+
+    def flat(self, step: TileStep, start: list[str], begin: Value, end: Value) -> list[Value]:
         """The products of a block one after the other; some at a time where lines are prefetched between them."""
         f, tile = self.f, self.tile
         together = self.contracted.together
-        count = f.div(f.add("%count", together - 1), together)
 
         def one(k: Value, carried: list[str]) -> list[Value]:
             rows = self.contracted.offset(f, 0, "%ktable", f.mul(k, together)) if tile.a is ReadFrom.IN_PLACE else 0
@@ -295,10 +313,10 @@ class _Tile:
 
         carry = self.carry(start)
         following = tile.following
-        if following is None and pointed(tile, self.rows, self.contracted):
-            return self.by_pointers(count, step, start)
-        if following is None:
-            return f.loop(0, count, one, carry=carry, nonempty=True)
+        if following is None and begin == 0 and pointed(tile, self.rows, self.contracted):
+            return self.by_pointers(end, step, start)
+        if following is None or begin != 0:
+            return f.loop(begin, end, one, carry=carry, nonempty=True)
         stream = PrefetchShare("%ahead", "%asktable", "%askfirst", "%asklast")
 
         def turn(number: Value, carried: list[str]) -> Sequence[Value]:
@@ -309,9 +327,9 @@ class _Tile:
                 sums = one(f.add(f.mul(number, TURN), part), [str(value) for value in sums])
             return sums
 
-        turns = f.div(count, TURN)
+        turns = f.div(end, TURN)
         sums = f.loop(0, turns, turn, carry=carry)
-        return f.loop(f.mul(turns, TURN), count, one, carry=self.carry(map(str, sums)))
+        return f.loop(f.mul(turns, TURN), end, one, carry=self.carry(map(str, sums)))
 
     def by_pointers(self, count: Value, step: TileStep, start: list[str]) -> list[Value]:
         """Some products at a time, then half as many, and so on down to the last one."""
@@ -346,9 +364,9 @@ class _Tile:
         """Sums with their types, row by row."""
         return list(zip(cycle(self.types), sums, strict=False))
 
-    def nested(self, step: TileStep, start: list[str]) -> list[Value]:
+    def nested(self, step: TileStep, start: list[str], begin: Value, end: Value) -> list[Value]:
         """All products as loops over their axes, which needs no table."""
-        f = self.f
+        f, outermost = self.f, len(self.contracted.dims) - 1
 
         def axis(level: int, offsets: tuple[Value, Value], carried: list[str]) -> list[Value]:
             dim = self.contracted.dims[level]
@@ -357,9 +375,10 @@ class _Tile:
                 rows, columns = (f.add(o, f.mul(index, s)) for o, s in zip(offsets, dim.strides, strict=True))
                 return axis(level - 1, (rows, columns), carried) if level else step(0, (rows, columns), carried)
 
-            return f.loop(0, dim.extent, one, carry=self.carry(carried), nonempty=True)
+            first, last = (begin, end) if level == outermost else (0, dim.extent)
+            return f.loop(first, last, one, carry=self.carry(carried), nonempty=True)
 
-        return axis(len(self.contracted.dims) - 1, (0, 0), start)
+        return axis(outermost, (0, 0), start)
 
     def product(self, a: str, b: str, old: str, lanes: int) -> str:
         if self.quads:
