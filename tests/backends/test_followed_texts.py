@@ -480,7 +480,8 @@ def test_sizes_that_all_differ_share_code_to_the_same_bits(
     print("seed", seed)
     rng, draw = random.Random(seed), np.random.default_rng(seed)
     texts, held = set(), []
-    for _ in range(24):
+    shapes = 48 if kind == "two" else 24  # two stages have more kinds of code
+    for _ in range(shapes):
         m, n, k = (rng.randrange(100, 600) for _ in range(3))
         if kind in ("sum", "max", "two"):
             a = draw.standard_normal((8 * m, n // 4), np.float32)
@@ -513,4 +514,4 @@ def test_sizes_that_all_differ_share_code_to_the_same_bits(
             results.append(out.tobytes())
             texts.update([] if own else [made.source])
         assert results[0] == results[1], f"{kind}, seed {seed}, {m} {n} {k}"
-    assert len(texts) < 20, f"seed {seed}"
+    assert 6 * len(texts) < 5 * shapes, f"seed {seed}"

@@ -229,7 +229,7 @@ class Reduction:
         def along(pointers: list[str], carried: Carried) -> list[str]:
             begin: Value = 0
             totals = [value for _, value in carried]
-            if p.pieces and not axis.dim.extent < _TURNS * step:
+            if p.pieces and not (known(axis.dim.extent) and axis.dim.extent < _TURNS * step):
                 begin = axis.dim.extent - axis.dim.extent % (_TURNS * step)
 
                 def block(index: Value, carry: list[str]) -> list[Value]:
@@ -279,7 +279,6 @@ class Reduction:
         buffers = [f.slot(p.total(p.reductions[k]).memory, columns) for k in held]
         beside = tuple(p.total(p.reductions[k]).width_bytes for k in held)
         size, operands = len(neutral), len(pointers)
-        at_once = 1 if self.rows == _RUN else _AT_ONCE
 
         def taken(places: list[list[str]], mask: str | None, count: Value, start: list[list[str]]) -> list[list[str]]:
             """Pieces of so many elements, one per place."""
@@ -303,8 +302,8 @@ class Reduction:
 
             types = [type for type, _ in neutral] * len(places)
             values: list[Value] = [value for one in start for value in one]
-            whole = f.sub(count, f.rem(count, at_once))
-            for begin, end, many in ((0, whole, at_once), (whole, count, 1))[: 1 if at_once == 1 else 2]:
+            whole = f.sub(count, f.rem(count, _AT_ONCE))
+            for begin, end, many in ((0, whole, _AT_ONCE), (whole, count, 1)):
                 carry = list(zip(types, map(str, values), strict=True))
                 values = f.loop(begin, end, some(many), step=many, carry=carry)
             found = list(map(str, values))
