@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -86,3 +87,39 @@ def test_results_take_turns_in_the_memory_that_stays_for_them() -> None:
     assert len(found) == 2, "the one before is still held when the next is made"
     del held, result, make
     assert arena._kept_bytes == before
+
+
+def test_threads_that_hold_results_leave_no_more_memory_with_what_makes_them() -> None:
+    make, arena, old = host.allocation((1 << 17,), np.uint8), host.arena, sys.getswitchinterval()
+    before, together = arena._kept_bytes, threading.Barrier(4)
+
+    def work() -> None:
+        held = []
+        for turn in range(600):
+            if turn % 30 == 0:
+                together.wait(60)
+            held.append(make())
+            del held[: -1 - turn % 5]
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(old)
+    held = [make() for _ in range(16)]
+    assert arena._kept_bytes - before <= host.KEPT_RESULTS << 17
+    del held, make
+    assert arena._kept_bytes == before
+
+
+def test_a_block_that_is_too_large_to_stay_takes_the_place_of_none() -> None:
+    arena = host.Arena(keep_bytes=8 << 20)
+    small = arena.take(1 << 20)
+    arena.give(small)
+    arena.give(arena.take(9 << 20))
+    assert arena._idle_bytes == 1 << 20
+    assert arena.take(1 << 20) is small

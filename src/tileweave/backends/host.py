@@ -136,7 +136,8 @@ class Arena:
         if size > 1 << 22:  # beyond 4 MiB, steps of an eighth waste less than powers of two
             step = 1 << (size_bytes.bit_length() - 4)
             size = -(-size_bytes // step) * step
-        idle = self._idle.setdefault(size, [])
+        with self._lock:
+            idle = self._idle.setdefault(size, [])
 
         def take() -> Block:
             with self._lock:
@@ -152,8 +153,8 @@ class Arena:
         now, size = time.monotonic(), block.size
         with self._lock:
             most = min(self._limits, default=self._keep_bytes) - size
-            if self._idle_bytes > most or now > self._due:
-                self._drop(most, now - self._keep_seconds)
+            if self._idle_bytes > most >= 0 or now > self._due:  # one that cannot stay takes the place of none
+                self._drop(most if most >= 0 else self._idle_bytes, now - self._keep_seconds)
             if most >= 0:
                 self._idle[size].append((now, id(block), block))
                 self._idle_bytes += size
@@ -347,7 +348,7 @@ def allocation(shape: tuple[int, ...], dtype: Any) -> Callable[[], Array]:
                 kept.insert(0, memory)
         except IndexError:
             pass
-        if most and len(kept) == most:  # somebody holds these for longer
+        while len(kept) >= most > 0:  # somebody holds these for longer; threads at once may have left more
             with contextlib.suppress(IndexError):
                 longest = kept.pop(0)  # named: its block is to be found while it lives
                 arena.keep(_LENT[id(longest)][1], False)
