@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tileweave.backends.cpu import Settings, blocked, compile
+from tileweave.backends.cpu.target.target import host
 from tileweave.errors import ScheduleError
 from tileweave.layout import strided
 from tileweave.teir import Operand, dtype_name, emit_contraction, emit_relu, interpret, uninitialised
@@ -59,11 +60,11 @@ def test_the_blocking_is_a_program_of_the_same_value(seed: int) -> None:
 def test_packing_is_copies_into_scratch() -> None:
     a, b, out = np.zeros((40, 50), "f4"), np.zeros((50, 60), "f4"), np.zeros((40, 60), "f4")
     program = emit_contraction("ik,kj->ij", (operand(a), operand(b)), operand(out))
-    wish = Settings(mr=4, nr=32, kc=16, pack_a=True, pack_b=True, resident="b")
+    kc, nr = 16, 2 * host().lanes(4)  # there are registers for four rows of two vectors on every processor
+    wish = Settings(mr=4, nr=nr, kc=kc, pack_a=True, pack_b=True, resident="b")
     schedule = blocked(program, settings=wish)
     scratch = {spec.name: spec.size_bytes for spec in schedule.tensors if spec.role == "scratch"}
-    kc = 16
-    assert scratch == {"a_packed": 4 * kc * 4, "b_packed": 2 * 32 * kc * 4}
+    assert scratch == {"a_packed": 4 * kc * 4, "b_packed": -(-60 // nr) * nr * kc * 4}
     copies = {p.operands for p in schedule.primitives if p.operation == "Copy"}
     assert copies == {("in0", "a_packed"), ("in1", "b_packed")}
     kernels = {p.operands for p in schedule.primitives if p.operation == "Contraction"}
