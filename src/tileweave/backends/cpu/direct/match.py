@@ -90,7 +90,8 @@ def _best(c: Convolution, windowed: bool, target: Target) -> Convolution | None:
         made = _cut_by_rows(_row_by_row(c, target), target)
         ways += [] if _packs_better(made, windowed, target) else [made]
     other = replace(c, along="filters")
-    if (windowed or _picks(c, target)) and (ways or estimated(other, target) < estimated_packed(c, target)):
+    some = c.filters[0] > 1  # a vector of one filter is a matrix times a vector, or a window of each channel's own
+    if some and (windowed or _picks(c, target)) and (ways or estimated(other, target) < estimated_packed(c, target)):
         ways.append(other)
     return min(ways, key=lambda one: estimated(one, target) / (_SURE if one.along == "filters" else 1.0), default=None)
 
