@@ -191,6 +191,15 @@ def test_panels_are_alike_whether_they_are_made_before_or_in_a_call(seed):
             w.flags.writeable = True
 
 
+@pytest.mark.parametrize("sizes", [(50, 148, 83), (7, 31, 40), (3, 200, 144)])
+def test_a_matrix_times_a_vector_per_batch_is_no_convolution(sizes):
+    b, i, j = sizes
+    layouts = strided((b, i, j), (i * j, j, 1)), strided((b, j), (j, 1)), strided((b, i), (i, 1))
+    *given, out = (Operand(layout, "FP32") for layout in layouts)
+    kernel = compile(emit_einsum("bij,bj->bi", given, out), threads=1)
+    assert "direct" not in kernel.explain(), kernel.explain()
+
+
 def test_products_behind_one_another_are_no_convolution():
     """A second product in the place of a chain."""
     sides = [Operand(strided(shape, (shape[1], 1)), "FP32") for shape in ((20, 24), (24, 28), (28, 30), (20, 30))]

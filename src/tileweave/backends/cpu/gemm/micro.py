@@ -249,7 +249,8 @@ class _Tile:
             start = start + nothing
 
         plain: list[str | None] = [None] * tile.vectors
-        parts = [(plain, self.products)] if not any(masks) else [(plain, self.plain()), (masks, self.products)]
+        products = self.products()
+        parts = [(plain, products)] if not any(masks) else [(plain, self.plain(products)), (masks, products)]
         sums, begin = start, cast("Value", 0)
         for seen, end in parts:
             loops = partial(self.nested if tile.nested else self.flat, partial(step, seen), sums, begin, end)
@@ -274,7 +275,6 @@ class _Tile:
             row.append(vectors.load(f, self.element, lanes, place, wanted))
         return row * self.tile.rows
 
-    @property
     def products(self) -> Value:
         """How many steps a block has; of those that are nested, how many the outermost axis has."""
         if self.tile.nested:
@@ -282,14 +282,14 @@ class _Tile:
         together = self.contracted.together
         return self.f.div(self.f.add("%count", together - 1), together)
 
-    def plain(self) -> Value:
+    def plain(self, products: Value) -> Value:
         """The first of these whose vectors of B are read with masks: all where they are whole, else the last, as what
         the others read beyond their columns lies before what the last one reads; none where steps are short.
 
         A masked load takes a place among the multiply-adds, or far more: on a Zen 1 one of 256 bits takes tens of
         cycles.
         """
-        f, products = self.f, self.products
+        f = self.f
         inside = self.word(self.tile.vectors - 1, 0, 2)
         whole = f.compare("eq", inside, (1 << self.each[-1]) - 1)
         last: Value = 0
